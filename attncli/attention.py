@@ -175,3 +175,40 @@ def noise_floor(dtype: str) -> float:
     5e-5 in float32 and 1e-2 in bfloat16 are usual. What is wrong with a mask is a hundred times larger than these.
     """
     return {"float64": 1e-6, "float32": 1e-3}.get(dtype, 1e-1)
+
+
+def alibi(heads: int, queries: int, keys: int) -> Float[np.ndarray, "H Q K"]:
+    """Return the biases of ALiBi (Press et al. 2022)."""
+    power = 2 ** (heads.bit_length() - 1)  # other numbers of heads have every other slope of twice as many behind
+    slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
+    slopes += [2 ** (-4 * (2 * head + 1) / power) for head in range(heads - power)]
+    distance = np.arange(keys)[None] - np.arange(keys - queries, keys)[:, None]
+    return (np.array(slopes)[:, None, None] * distance).astype(np.float32)
+
+
+_PRECISION = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}  # bits of a number, the first one included
+
+
+class Rounding:
+    """Errors of rounding, drawn at random: as large as those of a type of number."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype, self.unit = dtype, 2.0 ** -_PRECISION.get(dtype, 8)
+        self._draws = np.random.default_rng(0)
+
+    def __call__(self, array: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "... N"]:
+        """Return an array with an error of each number, relative to its row."""
+        size = np.sqrt(np.square(array, dtype=np.float64).mean(axis=-1, keepdims=True))
+        return (array + self.unit / 2 * size * self._draws.standard_normal(array.shape)).astype(np.float32)
+
+
+def difference(first: Float[np.ndarray, "... T N"], second: Float[np.ndarray, "... T N"]) -> Float[np.ndarray, " T"]:
+    """Return the distance of two arrays at each token, relative to the second; infinity where shapes differ."""
+    if first.shape != second.shape:
+        return np.full(second.shape[-2], np.inf)
+    axes = tuple(axis for axis in range(second.ndim) if axis != second.ndim - 2)
+    with _odd_numbers_pass():
+        apart = np.sqrt(np.square(first.astype(np.float64) - second).sum(axis=axes))
+        length = np.sqrt(np.square(second.astype(np.float64)).sum(axis=axes))
+    both_odd = np.isnan(first).any(axis=axes) & np.isnan(second).any(axis=axes)
+    return np.where(both_odd, 0.0, np.nan_to_num(apart / np.where(length > 0, length, 1.0), nan=np.inf))

@@ -207,6 +207,32 @@ class Tensors:
         return to_float32(self.mapped[name]) if kind == "BF16" else self.mapped[name].copy()
 
 
+@contextmanager
+def opened_tensors(path: str | Path) -> Iterator[Tensors]:
+    """Open a safetensors file that is not trusted; the errors of reading it are those of one sentence, with its name.
+
+    Raises:
+        InputError: there is no such file, or it is damaged.
+    """
+    from safetensors import SafetensorError
+
+    name = visible(str(path))
+    try:
+        check_file(path)
+    except FileNotFoundError:
+        raise InputError(f"trace file {name} does not exist") from None
+    except OSError as error:
+        raise InputError(f"{name} {error.strerror or error} and not a trace file") from None
+    try:
+        yield Tensors(Path(path))
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{name} is not a complete safetensors file: {visible(str(error))}") from None
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{name} holds no readable trace: {visible(str(error))}") from None
+
+
 def to_float32(array: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Return an array as float32, exactly; 16 bits that are no float are a bfloat16, which NumPy lacks."""
     import numpy as np

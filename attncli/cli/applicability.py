@@ -91,16 +91,22 @@ def _names(*groups: type[Options]) -> set[str]:
 _TOY, _CHECKPOINTS = {*ToyOptions.names()}, {*EngineOptions.names()}
 _OF_TOY, _OF_CHECKPOINTS = _TOY - _CHECKPOINTS, _CHECKPOINTS - _TOY
 _OF_SOURCE = _names(options.CommonOptions, options.Parallel) | {"generate", "on"}
-_OF_SOURCE -= _names(options.Selection, options.PositionLayout) | {"from_", "image"}
+_OF_SOURCE -= _names(options.Selection, options.PositionLayout) | {"from_", "image", "model"}
+_OF_LOADING = _names(options.Engine)
+_COMPUTED = "--from, whose attention is already computed; drop one of them"
 _OF_TEXTS = (_names(options.TextAndTarget) | {"from_"}) - {"no_special"}
+_OF_DIFFERENCES = {"query", "top", "precision", "colormap", "ramp", "layer", "head", "kind", "target", "image", "grid"}
 _OF_RANKINGS = _OF_TEXTS - {"image"} | {"induction", "query", "metrics", "sort"}
 
 # Options, the runs that they do not apply to, and those runs in words, with the remedy.
 TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]] = {
     "refused": [
-        (_OF_SOURCE, lambda run: run.from_, "--from, whose attention is already computed; drop one of them"),
+        (_OF_SOURCE - _OF_LOADING - {"text"}, lambda run: run.from_, _COMPUTED),
+        ("text", lambda run: run.from_ and not (run.first and run.model), _COMPUTED),
+        (_OF_LOADING, lambda run: run.from_ and not run.model, "--from without the --model of a capture; drop it"),
         (_OF_TOY, lambda run: run.has_toy and run.model, "--model; it belongs to the toy layer"),
         (_OF_CHECKPOINTS, lambda run: run.is_toy, "the toy layer; give --model, or leave it out"),
+        (_OF_DIFFERENCES, lambda run: run.first, "--first, which compares all heads of all layers; drop one of them"),
         ("grid prefix", lambda run: not run.from_, "a model, whose processor sets it; give --from"),
         ("prefix", lambda run: not run.grid, "a run without --grid; give --grid, such as 14x14"),
         ("tower", lambda run: not run.image, "a run without --image; drop it, or give --image"),
@@ -170,6 +176,7 @@ TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]]
     # What the environment alone may set without an error.
     "ignored": [
         ("model", lambda run: not _OF_TOY.isdisjoint(run.typed), "the toy layer"),
+        ("model", lambda run: run.from_, "--from"),
         ("offline", lambda run: run.command == "tokens" and run.has_words, "the words of a text"),
         ("device", lambda run: run.device_map, "--device-map"),
         ("device_map", lambda run: run.device, "--device"),

@@ -300,10 +300,11 @@ def results_of(
     the error. `texts` replace the sentences of the options.
     """
     if options.from_ is not None:
-        from attncli.trace.store import load
+        from attncli.engines import load_saved
 
-        chosen = options.selection
-        trace = load(options.from_, layers or chosen.layer, chosen.head, chosen.kind)
+        chosen, loading_options = options.selection, dict(options.load.explicit_values())
+        which = layers or chosen.layer, chosen.head, chosen.kind
+        trace = load_saved(options.from_, options.model, *which, **loading_options)
         if options.texts.image or options.layout.grid:
             from attncli.encoding.pictures import with_pictures
 

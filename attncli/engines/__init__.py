@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from attncli.checkpoints.options import Choice, EngineOptions, Kind, ToyOptions, with_explicit_signature
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from attncli.engines.source import OpenModel
     from attncli.trace.selection import Indices
     from attncli.trace.trace import Trace
@@ -57,6 +59,38 @@ def open_source(
 
     how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate}
     return open_checkpoint(model, chosen_layers, chosen_heads, **how, **options)
+
+
+def load_saved(
+    path: str | Path,
+    model: str | None = None,
+    layer: Choice | Indices = None,
+    head: Choice = None,
+    kind: str | None = None,
+    **options: Any,
+) -> Trace:
+    """Read a saved trace, see `attncli.load`; or a capture with the checkpoint that ran, which completes it.
+
+    Args:
+        path: the file.
+        model: a checkpoint's folder or hub name; None for a trace, or a capture of rotated q and k.
+        layer: the recorded layers to read; None is all of them.
+        head: which heads to show and derive; None is all of them.
+        kind: the only kind of attention to read; None is every kind.
+        options: fields of `options.EngineOptions`.
+
+    Raises:
+        InputError: the file is damaged, or no capture, or does not fit the checkpoint.
+        UsageError: it lacks that layer or head.
+        NotExposedError: the native engine does not compute the checkpoint.
+    """
+    if model is None:
+        from attncli.trace.store import load
+
+        return load(path, layer, head, kind)
+    from attncli.engines.captures import load_completed
+
+    return load_completed(path, model, layer, head, kind, **options)
 
 
 @with_explicit_signature(open_source)

@@ -22,6 +22,7 @@ from attncli.trace.selection import Indices
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
+    from attncli.engines.numpy.residual_stream import NativeForward
     from attncli.engines.predictor import Predictor
     from attncli.engines.torch.engine import Checkpoint
     from attncli.trace.tokens import Tokens
@@ -142,6 +143,10 @@ class NativeSource(OpenModel):
         self.check_target(target)
         tokens = self._native.encoder.encode(text, pair, None).tokens
         return tokens, tokens
+
+    def forward(self, text: str, pair: str | None = None) -> NativeForward:
+        """Return the forward pass of a sentence, of which nothing is computed yet."""
+        return self._native.forward(text, pair)
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Return the attention of each sentence, in order; see `Source.traces`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attncli.engines import open_source
+from attncli.engines import load_saved, open_source
 from attncli.errors import NotExposedError, UsageError
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ def open_interactive(
 ) -> InteractiveSource:
     """Return a model with all its layers, or a saved trace, ready for queries.
 
-    `saved` is the file of a trace, instead of a model; `image`, `grid` and `prefix` lay pictures over it, see
-    `attncli.with_pictures`. `tower` is `vision` if each query is the name of a picture. See `open_source` for the rest.
+    `saved` is the file of a trace, instead of a model, or of a capture, which a model completes. `image`, `grid` and
+    `prefix` lay pictures over it, see `attncli.with_pictures`. `tower` is `vision` if each query is the name of a
+    picture. See `open_source` for the rest.
     """
     if saved is not None:
         from attncli.encoding.pictures import with_pictures
-        from attncli.trace.store import load
 
-        trace = load(saved, None, head, None)
+        trace = load_saved(saved, model, None, head, **options)
         return InteractiveSource(None, with_pictures(trace, image, grid, prefix) if image or grid else trace)
     if tower == "vision":
         options["tower"] = tower

@@ -16,6 +16,7 @@ from attncli.trace.trace import SCHEMA, Trace
 
 if TYPE_CHECKING:
     from attncli.analysis.ablation import Ablation
+    from attncli.analysis.agreement.compare import Agreement
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.calls.groups import ModuleCalls
     from attncli.analysis.check.report import Invariance, Report
@@ -432,6 +433,31 @@ def write_difference(difference: Difference, precision: int | None) -> str:
         "cells": [plain(_changed_cell(cell), precision) for cell in difference.cells],
         "notes": difference.notes,
     }) + "\n"  # fmt: skip
+
+
+def write_agreement(agreement: Agreement) -> str:
+    """Return the document: the difference at each stage of each layer, and the stages at which two runs part."""
+    from attncli.render.agreement import sentences
+
+    layers = [
+        {"layer": layer, "stages": {stage: cell._asdict() for stage, cell in row.items()}}
+        for layer, row in agreement.rows.items()
+    ]
+    partings = [
+        {
+            "stage": parting.stage,
+            "layers": parting.layers,
+            "difference": parting.cell.difference,
+            "rounding": parting.cell.rounding,
+            "is_rounding": parting.is_rounding,
+            "cause": parting.cause and parting.cause._asdict(),
+        }
+        for parting in agreement.partings
+    ]
+    names = dict(zip("ab", agreement.names, strict=True))
+    head = {"schema": "attncli.agreement/1", **names, "dtype": agreement.dtype, "agrees": agreement.agrees}
+    body = {"partings": partings, "layers": layers, "sentences": sentences(agreement), "notes": agreement.notes}
+    return dumps(head | body) + "\n"
 
 
 def _compared_trace(trace: Trace) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Reads saved traces, and dumps of tensors from other programs, which are safetensors files.
+"""Reads saved traces, captures, and dumps of tensors from other programs, which are safetensors files.
 
 Tensors are named `layers.<index>.<kind>.<q|k|v|mask|bias|sinks|inputs|out_projection|out_bias|scores|weights>`; the
 metadata key `attncli` holds everything else as JSON. A mask that is a rule stays one, in the JSON.
@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
 
 from attncli.errors import InputError, UsageError
-from attncli.files import Tensors, check_file
+from attncli.files import Tensors, opened_tensors
 from attncli.masks.conventions import read_convention
-from attncli.masks.expressions import ArrayMask, Atom, Mask, RuleMask, smallest
+from attncli.masks.expressions import ArrayMask, Atom, Expression, Mask, RuleMask, smallest
 from attncli.masks.parser import parse
-from attncli.text import visible
+from attncli.text import layers_named, visible
+from attncli.trace.capture import Capture, CapturedLayer, is_capture, read_capture
 from attncli.trace.layer import ARRAYS, LayerTrace, Proof
 from attncli.trace.layout import MOST_SIDE, ImageGrid, Picture, parse_grids
 from attncli.trace.selection import Indices, layer_and_heads
@@ -46,7 +46,7 @@ def load(
     head: str | int | Iterable[int] | None = None,
     kind: str | None = None,
 ) -> Trace:
-    """Read a saved trace, or a plain dump of `q`, `k` and perhaps `v`, `mask`, `bias`.
+    """Read a saved trace, a capture of an engine, or a plain dump of `q`, `k` and perhaps `v`, `mask`, `bias`.
 
     Only the tensors of the chosen layers are read.
 
@@ -62,23 +62,13 @@ def load(
         UsageError: it lacks that layer or head.
     """
     name = visible(str(path))
-    try:
-        check_file(path)
-    except FileNotFoundError:
-        raise InputError(f"trace file {name} does not exist") from None
-    except OSError as error:
-        raise InputError(f"{name} {error.strerror or error} and not a trace file") from None
     layer, head = layer_and_heads(layer, head)
-    try:
-        tensors = Tensors(Path(path))
-        read = _read_trace if "attncli" in tensors.metadata else _read_dump
-        trace = read(tensors, Indices.of("layer", layer), Indices.of("head", head))
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from None
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{name} is not a complete safetensors file: {visible(str(error))}") from None
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"{name} holds no readable trace: {visible(str(error))}") from None
+    layers, heads = Indices.of("layer", layer), Indices.of("head", head)
+    with opened_tensors(path) as tensors:
+        if is_capture(tensors):
+            trace = _trace_of_capture(read_capture(tensors, layers), heads)
+        else:
+            trace = (_read_trace if "attncli" in tensors.metadata else _read_dump)(tensors, layers, heads)
     selected = tuple(layer for layer in trace.layers if kind in (None, layer.kind))
     if not selected:
         kinds = ", ".join(dict.fromkeys(layer.kind for layer in trace.layers))
@@ -192,6 +182,49 @@ def _checked_cells(name: str, array: np.ndarray[Any, Any], cells: tuple[int, int
             f"{name} is {array.dtype} of shape {list(array.shape)}; expected booleans [1 or {heads}, {queries}, {keys}]"
         )
     return array
+
+
+def _trace_of_capture(capture: Capture, heads: Indices) -> Trace:
+    if capture.rotated == "before":
+        raise InputError("its q and k are not rotated yet; give the model that rotates them: -m MODEL")
+    layers = [captured_attention(index, layer, heads) for index, layer in capture.layers.items()]
+    source = Provenance("file", dtype=capture.dtype, layers=max(capture.layers) + 1)
+    is_masked = all(layer.mask is not None for layer in capture.layers.values())
+    notes = [] if is_masked else ["the capture holds no mask; attention here is causal"]
+    return captured_trace(source, capture.tokens, layers, notes)
+
+
+def captured_trace(source: Provenance, tokens: Tokens, layers: Sequence[LayerTrace], notes: Sequence[str]) -> Trace:
+    """Return the trace of captured layers; their queries are the last of the tokens."""
+    queries = tokens[len(tokens) - layers[0].num_queries :]
+    query_tokens = Tokens(replace(token, index=index) for index, token in enumerate(queries))
+    odd = [layer.layer for layer in layers if not all(np.isfinite(getattr(layer, name)).all() for name in "qkv")]
+    marked = f"{layers_named(odd)} of the capture: NaN or infinite numbers; what follows from them carries their mark"
+    return Trace(source, query_tokens, tokens, tuple(layers), notes=(*notes, *[marked] * bool(odd)))
+
+
+def captured_attention(
+    index: int,
+    layer: CapturedLayer,
+    heads: Indices,
+    rule: Expression = Atom("causal"),  # noqa: B008  it is immutable
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> LayerTrace:
+    """Return the attention of q and k; the rule of the mask and the scale are for a capture that lacks its own."""
+    if layer.q is None or layer.k is None:
+        raise InputError(f"layer {index} holds no q and k; give the model that makes them of its input: -m MODEL")
+    (count, queries, width), keys = layer.q.shape, layer.k.shape[1]
+    if queries > keys:
+        raise InputError(f"layer {index} has {queries} queries and {keys} keys; expected a key for each query")
+    mask: Mask = RuleMask(rule, queries, keys, count, keys - queries)
+    if layer.mask is not None:
+        planes = layer.mask if layer.mask.ndim == 3 else layer.mask[None]
+        mask = smallest(_checked_cells(f"layers.{index}.mask", planes, (count, queries, keys)), count)
+    v = np.zeros((*layer.k.shape[:2], 0), np.float32) if layer.v is None else layer.v
+    scale = layer.scale if layer.scale is not None else width**-0.5 if scale is None else scale
+    kind, chosen = "self" if queries == keys else "cross", heads.resolve(count, f"layer {index}")
+    return LayerTrace(index, kind, layer.q, layer.k, v, scale, mask, chosen, softcap=softcap)
 
 
 def _read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:

@@ -51,7 +51,7 @@ REFUSED = {
     "inspect --from a --generate 3": "--generate does not apply to --from, whose attention is already computed",
     "tokens --from a --vocab words": "--vocab does not apply to --from",
     "explore --from a --pair x": "--pair does not apply to --from",
-    "diff --from a --from b -m c": "--model does not apply to --from",
+    "inspect --from a --dtype float16": "--dtype does not apply to --from without the --model of a capture",
     "inspect x -m demo --seed 3": "--seed does not apply to --model; it belongs to the toy layer",
     "inspect x --dtype float16": "--dtype does not apply to the toy layer; give --model, or leave it out",
     "inspect x --project none --init zeros": "--init does not apply to --project none, which has no weights",

@@ -37,6 +37,13 @@ class Store(ABC):
     def stored(self, name: str) -> Stored:
         """Return the type and the shape of a tensor."""
 
+    def bits(self, name: str) -> int:
+        """Return the bits of a number of a tensor that hold its digits, of a quantized one all of them."""
+        return {"F64": 53, "F32": 24, "F16": 11, "BF16": 8}.get(self.stored(name).type, 4)
+
+    def release(self) -> None:  # noqa: B027  most hold nothing
+        """Release the memory of tensors that were read; they can be read again."""
+
     def prepare(self, names: Collection[str]) -> None:  # noqa: B027  most have all of it here
         """Fetch tensors that are about to be read, if they have to come from somewhere; unknown names are ignored."""
 
@@ -68,6 +75,14 @@ class ComputedStore(Store):
     def stored(self, name: str) -> Stored:
         """See `Store.stored`."""
         return Stored("F32", self._computed[name].shape) if name in self._computed else self._store.stored(name)
+
+    def bits(self, name: str) -> int:
+        """See `Store.bits`; most forms have four."""
+        return 4 if name in self._computed else self._store.bits(name)
+
+    def release(self) -> None:
+        """See `Store.release`."""
+        self._store.release()
 
     def prepare(self, names: Collection[str]) -> None:
         """See `Store.prepare`."""

@@ -33,6 +33,7 @@ class Shards(Store):
         self._map = cache(lambda file: map_weights(files.path / file))
         self._files = dict.fromkeys(self._map(WEIGHTS).types, WEIGHTS) if WEIGHTS in files else files.shards()
         self.names = self._files.keys()
+        self._read: set[str] = set()  # files of tensors that were read since the last release
 
     def stored(self, name: str) -> Stored:
         """See `Store.stored`."""
@@ -41,7 +42,14 @@ class Shards(Store):
 
     def read(self, name: str) -> Array:
         """See `Store.read`."""
+        self._read.add(self._files[name])
         return self._map(self._files[name]).mapped[name]
+
+    def release(self) -> None:
+        """See `Store.release`; the pages stay in the system's cache."""
+        for file in self._read if hasattr(mmap, "MADV_DONTNEED") else ():  # not on Windows
+            self._map(file).pages.madvise(mmap.MADV_DONTNEED)
+        self._read.clear()
 
     def rows(self, name: str, indices: Sequence[int]) -> Array:
         """See `Store.rows`."""

@@ -6,12 +6,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from typer import Exit
+
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import argument
-from attncli.errors import UsageError, raise_on_failure
+from attncli.errors import ExitCode, UsageError, raise_on_failure
+from attncli.text import plural
 
 if TYPE_CHECKING:
+    from attncli.analysis.runs import Side
     from attncli.trace.trace import Trace
 
 _FOR_MANY = "for many, run attn inspect --layer all --show metrics -o FOLDER/ with each, and join the folders"
@@ -34,6 +38,7 @@ def diff(
         ),
     ] = None,
     layer: options.EveryLayer = None,
+    first: Annotated[bool, options.choice_option("Show the first stage at which two runs of a text part.")] = False,
     query: Annotated[
         list[str] | None,
         options.choice_option("Compare only this query: a token of the first. Repeatable.", "TOKEN", "-q"),
@@ -47,13 +52,18 @@ def diff(
 
     attn prints how many heads changed, layers × heads, the most changed cells, and maps of the most changed head.
     The exit code is 0 whether or not they differ.
+    With --first attn compares two runs stage by stage, and solves for the cause; the exit code is 1 if they differ.
     To see what a LoRA adapter changed, give its base and its folder: -m BASE -m ADAPTER.
 
     Examples:
     attn diff "time flies like an arrow" "fruit flies like an arrow"
     attn diff "time flies like an arrow" -m gpt2 -m distilgpt2
     attn diff --from before.safetensors --from after.safetensors
+    attn diff --first -m MODEL --from capture.safetensors
     """
+    if first:
+        _show_agreement(environment, request, output, from_ or [], model or [])
+        return
     from attncli.analysis.diff import TOP, warnings_of_both
     from attncli.analysis.diff import diff as compare
 
@@ -78,6 +88,63 @@ def diff(
         canvas.show(view.renderables(), title)
 
 
+def _show_agreement(
+    environment: Environment,
+    request: options.CommonOptions,
+    output: options.DocumentOutput,
+    files: list[str],
+    models: list[str],
+) -> None:
+    """Show the first stage at which two runs part; end with 1 if they do."""
+    from attncli.analysis.agreement.compare import compare
+    from attncli.analysis.runs import saved_side
+
+    if len(files) + len(models) != 2:
+        given = f"--first is given {plural(len(models), 'model')} and {plural(len(files), 'file')}"
+        raise UsageError(f"{given}; give two: -m A -m B, -m A --from FILE, or --from A --from B")
+    chosen, saved = output.chosen(), [saved_side(path) for path in files]
+    ids = saved[0].token_ids if len(saved) == 1 else None
+    runs = [_run_of(environment, request, name, ids) for name in models]
+    agreement = compare(*runs, *saved)
+    for note in agreement.notes:
+        environment.note(note)
+    if chosen == "json":
+        from attncli.formats.documents import write_agreement
+
+        environment.write([write_agreement(agreement)], output.file)
+    else:
+        from attncli.render.agreement import agreement_parts
+
+        with output.view(environment, chosen, "diff") as canvas:
+            canvas.show(agreement_parts(agreement, canvas.palette("viridis"), canvas.width), "agreement")
+    if not agreement.agrees:
+        raise Exit(ExitCode.FINDINGS)
+
+
+def _run_of(environment: Environment, request: options.CommonOptions, model: str, ids: tuple[int, ...] | None) -> Side:
+    """Return the run of a model, of the text on the command line or else of the token ids of a capture."""
+    from attncli.analysis.runs import side_of
+    from attncli.cli.loop import loading, sentences, trace_job
+    from attncli.corpus.jobs import source_of
+    from attncli.trace.selection import Indices
+
+    texts = request.texts
+    request = request.changed(model=model, from_=None)
+    if not texts.text and texts.file is None:
+        if ids is None:
+            raise UsageError("give the text that both runs read: attn diff --first TEXT")
+        request = request.changed(load=request.load.changed(ids=True))
+        items: list[Any] = [" ".join(map(str, ids))]
+    else:
+        numbered = ((item.number, item.text) for item in islice(sentences(texts, environment, may_be_words=False), 2))
+        items = [text for _, text in raise_on_failure(numbered, is_alone=True)]
+    if len(items) != 1:
+        raise UsageError("attn diff --first compares two runs of one text; give one")
+    job = trace_job(request, None, layers=Indices("layer", None))
+    with loading(environment, model, None):
+        return side_of(source_of(**job.options), model, items[0], texts.pair)
+
+
 def _traces(
     environment: Environment, request: options.CommonOptions, files: list[str], models: list[str]
 ) -> list[Trace]:
@@ -95,7 +162,9 @@ def _traces(
     if files:
         if len(files) != 2:
             raise UsageError(f"--from is given {times(len(files))}; give it twice: --from A --from B")
-        both = [request.changed(model=None, from_=Path(path)) for path in files]
+        if len(models) > 1:
+            raise UsageError(f"--model is given {times(len(models))}; two captures are of one checkpoint: -m MODEL")
+        both = [request.changed(model=models[0] if models else None, from_=Path(path)) for path in files]
         return [next(traces_of(environment, options_of_file, "all")) for options_of_file in both]
     if len(models) > 2:
         raise UsageError(f"--model is given {times(len(models))}; give it once, or twice to compare two checkpoints")

@@ -75,7 +75,8 @@ def explore(
     require("attn explore", "textual")
     if request.from_ is not None:
         pictures = {"image": request.image or (), **dict(request.layout.explicit_values())}
-        opened = open_interactive(saved=request.from_, **pictures)
+        loading_options = dict(request.load.explicit_values())
+        opened = open_interactive(saved=request.from_, model=request.model, **pictures, **loading_options)
     else:
         with loading(environment, request.model, request.toy.vocab):
             opened = open_interactive(

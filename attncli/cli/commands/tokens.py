@@ -67,10 +67,11 @@ def tokens(
         workers = 1 if form is None else request.parallel.workers
         results = run_job(environment, job, sentences(texts, environment), workers)
     else:
-        from attncli.trace.store import load
+        from attncli.engines import load_saved
         from attncli.trace.tokenization import tokenizations_in
 
-        saved = list(enumerate(tokenizations_in(load(request.from_)), start=1))
+        trace = load_saved(request.from_, request.model, **dict(request.hub.explicit_values()))
+        saved = list(enumerate(tokenizations_in(trace), start=1))
         results = (job.result(number, tokens) for number, tokens in saved)
     stream = ResultStream(
         environment,

@@ -114,6 +114,10 @@ class NativeCheckpoint:
         layers, masks = len(spec.layers), [layer.mask for layer in spec.layers]
         return Predictor(self.source, self.encoder, layers, spec.heads.count, partial(cut_logits, self.model), masks)
 
+    def forward(self, text: str, pair: str | None) -> NativeForward:
+        """Return the forward pass of a sentence, of which nothing is computed yet."""
+        return NativeForward(self.model, TokenIds.of(self.encoder.encode(text, pair, None)), self._mask)
+
     def traces(self, texts: Sequence[str], pair: str | None, finish: Finish) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order, as `finish` makes it of the answer or the reason to decline.
 

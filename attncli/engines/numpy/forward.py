@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     Hidden = Float[np.ndarray, "T E"]
     Heads = Float[np.ndarray, "H T D"]
     KeyHeads = Float[np.ndarray, "Hkv T D"]
+    TokenHeads = Float[np.ndarray, "T H D"]
 
 
 class TokenIds(NamedTuple):
@@ -240,18 +241,8 @@ class Layer:
 
     def project_qkv(self, x: Hidden, batch: RaggedBatch) -> list[GroupHeads]:
         """Return the rotated queries and keys, and the values, of each group of sentences, from the layer's input."""
-        heads, how = self._spec.heads, self._spec.projections
-        x = self._pre_norm(self._spec.attention_residual, x)
-        if how.joint:
-            joint = self._project(how.joint, x, 3 * heads.count * heads.width, how.has_bias)
-            if how.interleaved_qkv:
-                query, key, value = joint.reshape(len(x), heads.count, 3, heads.width).transpose(2, 0, 1, 3)
-            else:
-                query, key, value = joint.reshape(len(x), 3, heads.count, heads.width).transpose(1, 0, 2, 3)
-        else:
-            query = self._project_heads(how.query, how.query_norm, x, heads.count)
-            key = self._project_heads(how.key, how.key_norm, x, heads.kv_heads)
-            value = self._project_heads(how.value, "", x, heads.kv_heads)
+        query, key, value = self.project(self.enter(x))
+        query, key = self.norm_heads(query, key)
         rope, groups = self._spec.layers[self.index].rope, []
         for group in batch.groups:
             q, k = group.split_heads(query), group.split_heads(key)
@@ -260,6 +251,32 @@ class Layer:
                 q, k = rotated(q, angles), rotated(k, angles)
             groups.append(GroupHeads(group, q, k, group.split_heads(value)))
         return groups
+
+    def enter(self, x: Hidden) -> Hidden:
+        """Return what queries, keys and values are projected from: the layer's input, normalized where it is first."""
+        return self._pre_norm(self._spec.attention_residual, x)
+
+    def project(self, x: Hidden) -> tuple[TokenHeads, TokenHeads, TokenHeads]:
+        """Return the queries, keys and values of `enter`, before any norm of heads and any rotation."""
+        heads, how = self._spec.heads, self._spec.projections
+        if not how.joint:
+            query, key, value = (
+                self._project(name, x, count * heads.width, how.has_bias).reshape(len(x), count, heads.width)
+                for name, count in ((how.query, heads.count), (how.key, heads.kv_heads), (how.value, heads.kv_heads))
+            )
+            return query, key, value
+        joint = self._project(how.joint, x, 3 * heads.count * heads.width, how.has_bias)
+        if how.interleaved_qkv:
+            query, key, value = joint.reshape(len(x), heads.count, 3, heads.width).transpose(2, 0, 1, 3)
+        else:
+            query, key, value = joint.reshape(len(x), 3, heads.count, heads.width).transpose(1, 0, 2, 3)
+        return query, key, value
+
+    def norm_heads(self, query: TokenHeads, key: TokenHeads) -> tuple[TokenHeads, TokenHeads]:
+        """Return queries and keys, each head normalized by itself where the model does so."""
+        how = self._spec.projections
+        query = self.model.normalize(self.name(how.query_norm), query) if how.query_norm else query
+        return query, self.model.normalize(self.name(how.key_norm), key) if how.key_norm else key
 
     def record(
         self, projected: Sequence[GroupHeads], heads: tuple[int, ...], records: Sequence[list[LayerTrace]]
@@ -291,12 +308,20 @@ class Layer:
         return self.model.centered(added) * self.model.norm_gain(self.name(residual.after), output)
 
     def finish(self, x: Hidden, heads: Float[np.ndarray, "T H D"], additions: list[Addition] | None = None) -> Hidden:
-        """Return the layer's output, from its input and the outputs of its heads.
+        """Return the layer's output, from its input and the outputs of its heads; see `after_attention`."""
+        return self.after_attention(x, self.project_output(heads), additions)
+
+    def project_output(self, heads: Float[np.ndarray, "T H D"]) -> Hidden:
+        """Return the output of the attention, from those of its heads."""
+        how = self._spec.projections
+        return self._project(how.output, heads.reshape(len(heads), -1), self._spec.width, how.output_has_bias)
+
+    def after_attention(self, x: Hidden, attention: Hidden, additions: list[Addition] | None = None) -> Hidden:
+        """Return the layer's output, from its input and the output of its attention, which is overwritten.
 
         `additions` records the residual connections of the attention, then of the feed-forward network.
         """
-        spec, how = self._spec, self._spec.projections
-        attention = self._project(how.output, heads.reshape(len(x), -1), spec.width, how.output_has_bias)
+        spec = self._spec
         attended = self._add_residual(spec.attention_residual, x, attention, additions)
         entering = self._pre_norm(spec.feed_forward_residual, x if spec.is_parallel else attended)
         return self._add_residual(spec.feed_forward_residual, attended, self._mlp(entering), additions)
@@ -321,11 +346,6 @@ class Layer:
             rule = Atom("causal")
         mask, softcap = RuleMask(self.mask or rule, tokens, tokens, count), self._spec.softcap
         return LayerTrace(self.index, "self", q, k, v, how.scale, mask, heads, softcap=softcap, fill=_FILL)
-
-    def _project_heads(self, name: str, norm: str, x: Hidden, heads: int) -> Float[np.ndarray, "T H D"]:
-        width = self._spec.heads.width
-        split = self._project(name, x, heads * width, self._spec.projections.has_bias).reshape(len(x), heads, width)
-        return self.model.normalize(self.name(norm), split) if norm else split
 
     def _mlp(self, x: Hidden) -> Hidden:
         how = self._spec.feed_forward

@@ -226,6 +226,10 @@ class ModelWeights:
             raise UnsupportedError(f"its weights have no {names[0]}, which predicts the next token")
         return matching[0]
 
+    def bits(self, name: str) -> int:
+        """Return the bits of a number of a tensor that hold its digits; see `Store.bits`."""
+        return self._store.bits(self.prefix + name)
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Hold in float32 what is read within, which is read again and again: the tensors of a layer."""
@@ -234,6 +238,10 @@ class ModelWeights:
             yield
         finally:
             self._held = None
+
+    def release(self) -> None:
+        """Release the memory of what was read; see `Store.release`."""
+        self._store.release()
 
     def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         """Return a tensor by its name in the checkpoint; see `vector`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -98,6 +98,46 @@ def rotated(x: Float[np.ndarray, "H T D"], angles: Float[np.ndarray, "T R"]) -> 
     cos, sin = np.cos(angles), np.sin(angles)
     first, second = x[..., :half], x[..., half : 2 * half]
     return np.concatenate([first * cos - second * sin, second * cos + first * sin, x[..., 2 * half :]], axis=-1)
+
+
+class Rope(NamedTuple):
+    """Rotation of queries and keys."""
+
+    frequencies: Float[np.ndarray, " R"]  # radians that a position adds, for each pair of dimensions
+    is_interleaved: bool = False  # whether dimensions 2i and 2i + 1 are a pair, not i and i + R
+    magnitude: float = 1.0  # factor of rotated dimensions (YaRN)
+
+    def rotate(self, x: Float[np.ndarray, "H T D"], positions: Float[np.ndarray, " T"]) -> Float[np.ndarray, "H T D"]:
+        """Return queries or keys, rotated by their positions."""
+        angles, width = np.float32(positions)[:, None] * self.frequencies, 2 * len(self.frequencies)
+        if self.is_interleaved:
+            x = np.concatenate([x[..., :width:2], x[..., 1:width:2], x[..., width:]], axis=-1)
+        x = rotated(x, angles)
+        x[..., :width] *= np.float32(self.magnitude)
+        if self.is_interleaved:
+            halves = x[..., :width].reshape(*x.shape[:-1], 2, -1)
+            x[..., :width] = halves.swapaxes(-1, -2).reshape(*x.shape[:-1], width)
+        return x
+
+
+def frequencies_of(base: float, count: int) -> Float[np.ndarray, " R"]:
+    """Return the frequencies of a rotary base."""
+    return (1 / np.float32(base) ** (np.arange(count, dtype=np.float32) / np.float32(count))).astype(np.float32)
+
+
+def base_of(frequencies: Float[np.ndarray, " R"]) -> float:
+    """Return the rotary base of frequencies, from the first two, which no scaling changes against each other."""
+    ratio = float(np.float64(frequencies[0]) / frequencies[1]) if len(frequencies) > 1 else 10_000.0
+    return float(f"{ratio ** len(frequencies):.5g}")
+
+
+def yarn(base: float, count: int, factor: float, trained: int) -> Float[np.ndarray, " R"]:
+    """Return the frequencies of YaRN (Peng et al. 2023), for a model that was trained on so many tokens."""
+    turns = (math.log(trained / (turns * 2 * math.pi)) / math.log(base) for turns in (32, 1))
+    low, high = (count * turn for turn in turns)
+    low, high = max(math.floor(low), 0), min(math.ceil(high), 2 * count - 1)
+    ramp, whole = np.clip((np.arange(count) - low) / max(high - low, 1e-3), 0, 1), frequencies_of(base, count)
+    return (whole / factor * ramp + whole * (1 - ramp)).astype(np.float32)
 
 
 def _in_place(function: Callable[[Hidden], Hidden]) -> Callable[[Hidden], Hidden]:

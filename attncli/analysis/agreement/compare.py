@@ -1,0 +1,279 @@
+"""Comparison of two runs, layer by layer: the first stage at which they part, its cause, and what rounding explains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from attncli.analysis.agreement.causes import CANDIDATES, Candidate, Proposal
+from attncli.analysis.agreement.question import Cell, Floors, Following, Question
+from attncli.analysis.runs import RunLayer, Side
+from attncli.analysis.steps import STAGE_OF, STAGES, Array, Steps
+from attncli.attention import Rounding
+from attncli.errors import InputError
+
+_OF_BITS = 6.0  # times the last bit of weights, which rounding changes at most
+_MORE = 8  # values that are tried after one that explains a difference, but not those behind
+_PAIRS = 10  # proposals that are tried together with others, where none explains a difference alone
+
+
+class Cause(NamedTuple):
+    """A cause that was proved."""
+
+    name: str
+    b: str  # value of B
+    a: str  # value of A
+    undone: float | None  # the difference that is left with it undone; None where what agrees beside it is the proof
+
+
+@dataclass
+class Parting:
+    """Stage at which two runs part."""
+
+    stage: str
+    layers: list[int]
+    cell: Cell
+    cause: Cause | None = None
+    is_rounding: bool = False  # whether weights differ by no more than the bits that they are stored in
+
+
+@dataclass
+class Agreement:
+    """Result of a comparison."""
+
+    names: tuple[str, str]  # A and B
+    dtype: str  # whose rounding is expected
+    rows: dict[int, dict[str, Cell]] = field(default_factory=dict)  # the difference at each stage of each layer
+    partings: list[Parting] = field(default_factory=list)  # the first one first
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether rounding explains every difference."""
+        return all(parting.is_rounding for parting in self.partings)
+
+    @property
+    def agreeing(self) -> list[Cell]:
+        """The differences that rounding explains."""
+        return [cell for row in self.rows.values() for cell in row.values() if cell.agrees]
+
+
+def compare(first: Side, second: Side) -> Agreement:
+    """Compare two runs of one sentence.
+
+    A layer of the reference is computed from the other run's arrays, so that a difference is its own; its twin, which
+    rounds every array, shows what rounding gives. A cause is proved where the reference with it agrees.
+
+    Raises:
+        InputError: they have no layer in common, or other tokens or sizes.
+    """
+    is_swapped = first.embed is None and second.embed is not None
+    reference, other = (second, first) if is_swapped else (first, second)
+    rounding = max((Rounding(side.dtype) for side in (first, second)), key=lambda rounding: rounding.unit)
+    walk = _Walk(Agreement((first.name, second.name), rounding.dtype), reference, other, is_swapped, rounding)
+    walk.run()
+    walk.result.partings.sort(key=lambda parting: (parting.layers[0], STAGES.index(parting.stage)))
+    return walk.result
+
+
+class Solved(NamedTuple):
+    """Candidate with the value that explains a difference."""
+
+    candidate: Candidate
+    proposal: Proposal
+    undone: float
+
+
+@dataclass
+class _Walk:
+    """Walk through the layers in order; the causes that were found are given to the reference in each layer after."""
+
+    result: Agreement
+    reference: Side
+    other: Side
+    is_swapped: bool
+    rounding: Rounding
+    found: list[Solved] = field(default_factory=list)
+    pending: Parting | None = None  # at an output that the next layer's arrays alone show
+
+    def run(self) -> None:
+        self._read_tokens()
+        x = twin = self.reference.embed and self.reference.embed(None)
+        for layer, after in _with_next(self.other.layers()):
+            steps = self.reference.steps(layer.index, layer.arrays.get("input", x) if layer.index else x)
+            if steps is None:
+                continue
+            _group_keys(steps.key_heads, layer, after)
+            if not self.result.rows:
+                _check_sizes(steps, layer)
+            with self.reference.holding():
+                x, twin = self._compare_layer(layer, steps, twin, after)
+            if self.pending is not None and self.pending.layers != [layer.index]:
+                self.result.notes.append(f"attn compares no layer after {layer.index - 1}, as their input differs")
+                break
+        self.result.partings += [self.pending] if self.pending else []
+        if not self.result.rows:
+            raise InputError("the two runs have no layer in common; give two runs of one checkpoint")
+
+    def _read_tokens(self) -> None:
+        ours, theirs = self.reference.token_ids, self.other.token_ids
+        if ours is None or theirs is None or ours == theirs:
+            return
+        if self.reference.reading is None:
+            raise InputError("the two runs have other tokens; give two runs of one sentence")
+        self.reference = self.reference.reading(theirs)
+        place = next((i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), len(ours))
+        values = [f"{ids[place] if place < len(ids) else 'none'} at {place}" for ids in (theirs, ours)]
+        if theirs == ours[1:] or theirs[1:] == ours:
+            values = [f"{ids[0]} at the start" for ids in (theirs, ours)]
+        solved = Solved(Candidate("token ids", "tokens", iter), Proposal(*values, lambda _, steps: steps), 0.0)
+        self._add(0, solved, Cell(1.0, None, False))
+
+    def _compare_layer(
+        self, layer: RunLayer, steps: Steps, twin: Array | None, after: RunLayer | None
+    ) -> tuple[Array | None, Array | None]:
+        """Compare one layer; return its output, and that of the twin."""
+        given, following = layer.arrays, self._following(after)
+        floors = Floors(
+            partial(steps.run, given), partial(replace(steps, x=twin).run, given, rounding=self.rounding), following
+        )
+        question = Question(layer, self.reference, steps, floors, following)
+        self.result.rows[layer.index] = _by_stage(replace(question, parted=name) for name in question.apart)
+        while parted := [name for name in question.apart if question.parts(name)]:
+            # Arrays of one stage are independent: one of them may have a fault that another has not.
+            asked = [replace(question, parted=name) for name in parted]
+            solved = next(filter(None, map(self._solved, asked)), None) or _solve_two(asked[0], self.found)
+            if not solved:
+                self._add_unexplained(asked[0])
+                break
+            self.pending, first = None, asked[0]
+            for one in solved:
+                self._add(layer.index, one, first.cell)
+                question = replace(question, steps=one.proposal.apply(layer.index, question.steps))
+        if "next" in given or "next" not in question.made:
+            return given.get("next"), given.get("next")
+        is_changed = question.steps is not steps
+        twins = replace(question.steps, x=twin).run(given, rounding=self.rounding) if is_changed else floors.twin
+        return question.made["next"], twins["next"]
+
+    def _following(self, after: RunLayer | None) -> Following | None:
+        steps = None if after is None else self.reference.steps(after.index, None)
+        if after is None or steps is None or steps.project is None:
+            return None
+        return Following([steps, *(one.proposal.apply(after.index, steps) for one in self.found)], after.arrays)
+
+    def _solved(self, question: Question) -> list[Solved]:
+        """Return a cause that was found before, or a new one; empty without one that explains the difference."""
+        index = question.layer.index
+        known = (one for one in self.found if question.agreeing(one.proposal.apply(index, question.steps))[0])
+        return [one] if (one := next(known, None)) else _solve(question)
+
+    def _add_unexplained(self, question: Question) -> None:
+        parting = Parting(STAGE_OF[question.parted], [question.layer.index], question.cell)
+        arrays = [name for name in question.apart if name[0] in "qkv"]
+        parts = sorted({name[0] for name in arrays if question.parts(name)})
+        if parts and len(parts) < len(arrays) and question.parted in arrays:
+            parting.stage = "projections"
+            parting.cause = Cause("projection weights", f"of {' and '.join(parts)}", "the reference's", None)
+        if question.parted == "next" and question.following is not None:
+            self.pending = self.pending or parting
+        elif self.pending is None:
+            self._merge(parting)
+
+    def _add(self, index: int, solved: Solved, cell: Cell) -> None:
+        (name, stage, _), proposal, undone = solved
+        values = (proposal.ours, proposal.theirs) if self.is_swapped else (proposal.theirs, proposal.ours)
+        bits = [side.weight_bits for side in (self.reference, self.other)]
+        is_small = bits[0] != bits[1] and cell.difference <= _OF_BITS * 2.0 ** -min(bits)
+        is_rounding = is_small and name in ("projection weights", "weights")
+        self.found += [solved] * (solved not in self.found)
+        self._merge(Parting(stage, [index], cell, Cause(name, *values, undone), is_rounding))
+
+    def _merge(self, parting: Parting) -> None:
+        cause = parting.cause and parting.cause[:3]
+        same = (
+            one for one in self.result.partings if (one.stage, one.cause and one.cause[:3]) == (parting.stage, cause)
+        )
+        if (before := next(same, None)) is None:
+            self.result.partings.append(parting)
+        else:
+            before.layers += [index for index in parting.layers if index not in before.layers]
+
+
+def _solve(question: Question) -> list[Solved]:
+    """Return the candidate with which most arrays agree; empty without one."""
+    best: tuple[int, list[Solved]] = (0, [])
+    for candidate in CANDIDATES:
+        more = _MORE
+        for proposal in candidate.solve(question):
+            count, undone = question.agreeing(proposal.apply(question.layer.index, question.steps))
+            if count > best[0]:
+                best = count, [Solved(candidate, proposal, undone)]
+            more -= count > 0 or more < _MORE
+            if best[0] == len(question.apart):
+                return best[1]
+            if not more:
+                break
+    return best[1]
+
+
+def _solve_two(question: Question, found: list[Solved]) -> list[Solved]:
+    """Return two candidates that explain a difference together, the earlier stage first; empty without."""
+    index, nearest = question.layer.index, list[tuple[float, int, Solved]]()
+    for candidate in CANDIDATES:
+        proposals = [Solved(candidate, proposal, 0.0) for proposal in candidate.solve(question)]
+        distances = [question.distance(one.proposal.apply(index, question.steps)) for one in proposals]
+        nearest += sorted(zip(distances, map(id, proposals), proposals, strict=True))[:2]
+    for first in (*found, *(one for *_, one in sorted(nearest)[:_PAIRS])):
+        if solved := _solve(replace(question, steps=first.proposal.apply(index, question.steps))):
+            both = [first if first in found else first._replace(undone=solved[0].undone), *solved]
+            return sorted(both, key=lambda one: STAGES.index(one.candidate.stage))
+    return []
+
+
+def _with_next(layers: Iterator[RunLayer]) -> Iterator[tuple[RunLayer, RunLayer | None]]:
+    """Yield each layer with the next one, where the arrays of that are all that shows its input."""
+    previous: RunLayer | None = None
+    for layer in layers:
+        if previous is not None:
+            is_next = layer.index == previous.index + 1 and "next" not in previous.arrays
+            yield previous, layer if is_next else None
+        previous = layer
+    if previous is not None:
+        yield previous, None
+
+
+def _group_keys(groups: Array, *layers: RunLayer | None) -> None:
+    """Give layers a key head for each group of heads, where the other run wrote one for each head."""
+    for given in (layer.arrays for layer in layers if layer is not None):
+        for order in (groups, np.arange(len(groups)) % (groups.max() + 1)):
+            first = np.unique(order, return_index=True)[1]
+            for name in given.keys() & {"k_normed", "k", "v"}:
+                written = given[name]
+                if len(written) == len(groups) > len(first) and np.array_equal(written[first][order], written):
+                    given[name] = written[first]
+
+
+def _check_sizes(steps: Steps, layer: RunLayer) -> None:
+    """Raise InputError for arrays of other shapes than those of the reference."""
+    made = steps.run({})
+    for name in made.keys() & layer.arrays:
+        ours, theirs = made[name].shape, layer.arrays[name].shape
+        if ours != theirs:
+            shapes = f"layer {layer.index} has {name} of shape {[*theirs]} in one run and {[*ours]} in the other"
+            raise InputError(f"{shapes}; give two runs of one checkpoint and one text")
+
+
+def _by_stage(questions: Iterable[Question]) -> dict[str, Cell]:
+    """Return the largest difference of each stage."""
+    stages: dict[str, Cell] = {}
+    for question in questions:
+        stage, cell = STAGE_OF[question.parted], question.cell
+        before = stages.setdefault(stage, cell)
+        if (cell.agrees, -cell.difference) < (before.agrees, -before.difference):
+            stages[stage] = cell
+    return stages

@@ -1,0 +1,138 @@
+"""One layer of two runs: the arrays that differ by more than rounding, and what another step would make of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from attncli.analysis.runs import RunLayer, Side
+from attncli.analysis.steps import STAGE_OF, STAGES, Array, Arrays, Steps
+from attncli.attention import difference
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+    Apart = Float[np.ndarray, " T"]  # difference at each token
+
+_LEAST = 2.0**-21  # a relative difference that float32 hardly shows
+_TIMES = 8.0  # times the difference of the rounded twin: more is not explained by rounding
+
+
+class Cell(NamedTuple):
+    """Difference at one stage of a layer."""
+
+    difference: float  # the largest of a token, relative to what is compared
+    rounding: float | None  # that of the rounded twin; None where the difference is smaller than float32 shows
+    agrees: bool
+
+
+class Following(NamedTuple):
+    """Next layer, whose queries, keys and values are all that shows the output of a layer."""
+
+    variants: Sequence[Steps]  # of the reference: as it is, and with each cause that was found
+    given: Arrays  # arrays of the other run
+
+    def difference(self, x: Array) -> Apart:
+        """Return the difference of the array that agrees best for an input; others may differ by their own fault."""
+        runs = (replace(steps, x=x).run({}, "k") for steps in self.variants)
+        apart = [difference(made[name], self.given[name]) for made in runs for name in made.keys() & self.given]
+        return min(apart, key=lambda one: float(one.max()))
+
+
+@dataclass(frozen=True)
+class Floors:
+    """Largest differences that rounding explains, measured where they are asked for."""
+
+    make: Callable[[], Arrays]  # the arrays of the reference
+    make_twin: Callable[[], Arrays]  # those of its rounded twin
+    following: Following | None
+
+    @cached_property
+    def twin(self) -> Arrays:
+        """The arrays of the rounded twin."""
+        return self.make_twin()
+
+    @cached_property
+    def roundings(self) -> dict[str, float]:
+        """The difference of each array from the rounded twin."""
+        twin, made = self.twin, self.make()
+        apart = {name: float(difference(twin[name], made[name]).max()) for name in made}
+        if self.following is not None and "next" in apart:
+            steps = self.following.variants[0]
+            values = [replace(steps, x=arrays["next"]).run({}, "k")["v"] for arrays in (twin, made)]
+            apart["next"] = float(difference(*values).max())
+        return {name: max(value, 2.0**-24) for name, value in apart.items()}
+
+    def explain(self, name: str, apart: float) -> bool:
+        """Return whether rounding explains a difference."""
+        return apart <= _LEAST or apart <= _TIMES * self.roundings[name]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One layer of both runs, and the array in question."""
+
+    layer: RunLayer  # of the other run
+    reference: Side  # that is computed
+    steps: Steps  # of the reference
+    floors: Floors
+    following: Following | None = None  # where its arrays are all that shows the output
+    parted: str = ""  # name of the array
+
+    @cached_property
+    def made(self) -> dict[str, Array]:
+        """The arrays of the reference."""
+        return self.steps.run(self.layer.arrays)
+
+    @cached_property
+    def apart(self) -> dict[str, Apart]:
+        """The difference of each array that both have, in the order of computation."""
+        return self._apart(self.made)
+
+    def _apart(self, made: dict[str, Array]) -> dict[str, Apart]:
+        given = self.layer.arrays
+        apart = {name: difference(made[name], given[name]) for name in STAGE_OF if name in made.keys() & given}
+        if self.following is not None and "next" in made:
+            apart["next"] = self.following.difference(made["next"])
+        return apart
+
+    def distance(self, steps: Steps) -> float:
+        """Return the difference of the array in question with other steps."""
+        return float(np.linalg.norm(self._apart(steps.run(self.layer.arrays, self.parted))[self.parted]))
+
+    def parts(self, name: str, apart: Apart | None = None) -> bool:
+        """Return whether an array differs by more than rounding."""
+        return not self.floors.explain(name, float((self.apart[name] if apart is None else apart).max()))
+
+    def agreeing(self, steps: Steps) -> tuple[int, float]:
+        """Return how many arrays agree with other steps, and the difference of the one in question.
+
+        The number is 0 unless that one agrees, and every one before it that did.
+        """
+        apart = self._apart(steps.run(self.layer.arrays, self.parted))
+        stage = STAGES.index(STAGE_OF[self.parted])
+        before = [name for name in apart if STAGES.index(STAGE_OF[name]) < stage and not self.parts(name)]
+        if any(self.parts(name, apart[name]) for name in (self.parted, *before)):
+            return 0, math.inf
+        whole = self._apart(steps.run(self.layer.arrays))
+        return sum(not self.parts(name, one) for name, one in whole.items()), float(apart[self.parted].max())
+
+    @property
+    def rows(self) -> Int[np.ndarray, " R"]:
+        """The tokens whose rows of the array in question differ."""
+        return np.flatnonzero([self.parts(self.parted, one) for one in self.apart[self.parted]])
+
+    @property
+    def cell(self) -> Cell:
+        """The difference of the array in question."""
+        apart, agrees = float(self.apart[self.parted].max()), not self.parts(self.parted)
+        return Cell(apart, None if apart <= _LEAST else self.floors.roundings[self.parted], agrees)
+
+    def is_after(self, stage: str) -> bool:
+        """Return whether the array in question is made by a stage, or behind it."""
+        return STAGES.index(STAGE_OF[self.parted]) >= STAGES.index(stage)

@@ -1,0 +1,229 @@
+"""Both sides of a comparison: a checkpoint that attn computes, a trace, or a capture of another engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from attncli.analysis.steps import Array, Steps
+from attncli.engines.engine import NativeSource
+from attncli.engines.numpy.forward import Layer, RaggedBatch, TokenIds
+from attncli.engines.numpy.ops import Rope
+from attncli.errors import InputError, NotExposedError
+from attncli.files import opened_tensors
+from attncli.masks.expressions import Mask, RuleMask
+from attncli.trace.capture import Capture, is_capture, load_capture
+from attncli.trace.store import load
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+    from attncli.engines.numpy.residual_stream import NativeForward
+    from attncli.engines.source import Source
+    from attncli.trace.trace import Trace
+
+    Hidden = Float[np.ndarray, "T E"]
+    Heads = Float[np.ndarray, "H T D"]
+
+_MOST_TOKENS = 2048  # the scores of all heads of a layer are in memory
+_KINDS = ("self", "encoder")  # of attention to the tokens of the text
+_TRACED = ("scale", "softcap", "bias", "sinks", "mask")  # what a trace is known to compute with
+
+
+class RunLayer(NamedTuple):
+    """One layer of a run."""
+
+    index: int
+    arrays: dict[str, Array]  # that the run made
+    known: Mapping[str, Any]  # fields of `Steps` that it is known to compute with
+
+
+@dataclass(frozen=True)
+class Side:
+    """One run of a sentence."""
+
+    name: str
+    dtype: str  # of its computation
+    layers: Callable[[], Iterator[RunLayer]]  # computed or read one after the other
+    steps: Callable[[int, Hidden | None], Steps | None]  # of a layer, for hidden states; None of one it has not
+    token_ids: tuple[int, ...] | None = None  # that it read; None where they are not known
+    weight_bits: int = 24  # of a weight that hold digits
+    indices: Sequence[int] = ()  # layers that can be computed from hidden states
+    embed: Callable[[Int[np.ndarray, " T"] | None], Hidden] | None = None  # positions, or None for its own → first x
+    reading: Callable[[tuple[int, ...]], Side] | None = None  # the same run with other token ids
+    holding: Callable[[], AbstractContextManager[Any]] = nullcontext  # holds the weights of a layer
+
+
+def side_of(source: Source, name: str, text: str, pair: str | None) -> Side:
+    """Return the run of a model: computed layer by layer where the native engine does, else traced."""
+    return (
+        computed_side(source.forward(text, pair), name)
+        if isinstance(source, NativeSource)
+        else traced_side(source.trace(text, pair), name)
+    )
+
+
+def saved_side(path: str) -> Side:
+    """Return the run in a saved trace or a capture."""
+    with opened_tensors(path) as tensors:
+        is_captured = is_capture(tensors)
+    return captured_side(load_capture(path), path) if is_captured else traced_side(load(path), path)
+
+
+def _check_length(name: str, tokens: int) -> None:
+    if tokens > _MOST_TOKENS:
+        raise InputError(f"{name} has {tokens:,} tokens; attn diff --first compares at most {_MOST_TOKENS:,}")
+
+
+# --- a checkpoint ------------------------------------------------------------------------------------------
+
+
+def computed_side(forward: NativeForward, name: str) -> Side:
+    """Return the run of the native engine, of which one layer at a time is in memory."""
+    model, ids = forward.model, tuple(forward.sentence.ids)
+    _check_length(name, len(ids))
+    layer, how = Layer(model, 0, None), model.spec.projections
+
+    @contextmanager
+    def holding() -> Iterator[None]:
+        with model.weights.held():
+            yield
+        model.weights.release()
+
+    def layers() -> Iterator[RunLayer]:
+        x = _embedded(forward)
+        for index in range(len(model.spec.layers)):
+            steps = _native_steps(forward, index, x)
+            assert steps is not None
+            with holding():
+                arrays = steps.run({})
+                yield RunLayer(index, arrays, vars(steps))
+            x = arrays["next"]
+
+    return Side(
+        name, "float32", layers, partial(_native_steps, forward), ids,
+        weight_bits=model.weights.bits(layer.name(how.joint or how.query) + ".weight"),
+        indices=range(len(model.spec.layers)),
+        embed=partial(_embedded, forward),
+        reading=lambda ids: computed_side(replace(forward, sentence=TokenIds(ids)), name),
+        holding=holding,
+    )  # fmt: skip
+
+
+def _native_steps(forward: NativeForward, index: int, x: Hidden | None) -> Steps | None:
+    if index >= len(forward.model.spec.layers):  # the hidden states behind the last layer
+        return None
+    model, layer, count = forward.model, Layer(forward.model, index, forward.mask), len(forward.sentence.ids)
+    spec, how, nothing = model.spec, model.spec.layers[index], np.zeros((1, model.spec.width), np.float32)
+    kv_heads, heads = spec.heads.kv_heads, spec.heads.count
+
+    def turned(*arrays: Float[np.ndarray, "_ _ D"]) -> Any:  # `[T, H, D]` to `[H, T, D]`, and back
+        return tuple(np.ascontiguousarray(array.swapaxes(0, 1)) for array in arrays)
+
+    return Steps(
+        positions=np.arange(count),
+        scale=how.scale,
+        mask=_cells(RuleMask(layer.mask or how.mask, count, count, heads), heads, count),
+        key_heads=np.arange(heads) // (heads // kv_heads),
+        x=x,
+        project=lambda x: turned(*layer.project(layer.enter(x))),
+        biases=lambda: turned(*layer.project(nothing)),  # 0·W + b
+        norm_heads=(lambda q, k: turned(*layer.norm_heads(*turned(q, k)))) if spec.projections.query_norm else None,
+        rope=None if how.rope is None else Rope(how.rope),
+        softcap=spec.softcap,
+        project_output=lambda heads: layer.project_output(*turned(heads)),
+        finish=lambda x, attention: layer.after_attention(x, attention.copy()),
+    )
+
+
+def _embedded(forward: NativeForward, positions: Int[np.ndarray, " T"] | None = None) -> Hidden:
+    """Return the hidden states that enter the first layer; NaN at positions that the model has not."""
+    model, how = forward.model, forward.model.spec.embedding
+    parts = model.embedded(RaggedBatch([forward.sentence]))
+    if positions is not None and how.positions is not None:
+        rows = positions + (0 if how.padding_id is None else how.padding_id + 1)
+        if not 0 <= rows.min() <= rows.max() < how.positions.rows:
+            return np.full_like(parts["position"], np.nan)
+        table = how.positions.name + ".weight", rows.tolist(), how.positions.rows, model.spec.width
+        parts["position"] = model.weights.rows(*table)
+    x = reduce(np.add, parts.values())
+    return x if how.norm is None else model.normalize(how.norm, x)
+
+
+# --- arrays ------------------------------------------------------------------------------------------------
+
+
+def traced_side(trace: Trace, name: str) -> Side:
+    """Return the run in a trace: queries and keys as the dot product takes them, and everything behind."""
+    _check_length(name, len(trace.key_tokens))
+    of_index = {layer.layer: layer for layer in trace.layers if layer.kind in _KINDS}
+
+    def steps(index: int, x: Hidden | None = None) -> Steps | None:
+        if (layer := of_index.get(index)) is None:
+            return None
+        if layer.q is None or layer.k is None or layer.v is None or layer.scale is None:
+            missing = ", ".join(sorted(layer.missing & {"q", "k", "v"})) or "scale"
+            raise NotExposedError(
+                f"layer {index} of {name} has no {missing}; attn diff --first needs q, k, v and scale"
+            )
+        heads, queries, keys = layer.cells
+        recorded = {"q_normed": layer.q, "k_normed": layer.k, "v": layer.v}
+        fields = layer.softcap, layer.bias, layer.sinks
+        return Steps(
+            np.arange(keys)[keys - queries :], layer.scale, _cells(layer.mask, heads, queries),
+            np.arange(heads) // (heads // layer.num_groups), recorded=recorded,
+            **dict(zip(("softcap", "bias", "sinks"), fields, strict=True)),
+        )  # fmt: skip
+
+    def layers() -> Iterator[RunLayer]:
+        for index, layer in of_index.items():
+            made, weights = steps(index), replace(layer, heads=tuple(range(layer.num_heads))).weights
+            assert made is not None
+            arrays = made.run({"weights": weights}) | {"weights": weights}
+            known = {field: getattr(made, field) for field in _TRACED}
+            yield RunLayer(index, {array: arrays[array] for array in arrays if "_" not in array}, known)
+
+    return Side(name, trace.source.dtype, layers, steps, tuple(trace.key_tokens.ids))
+
+
+def captured_side(capture: Capture, name: str) -> Side:
+    """Return the run in a capture: the arrays that an engine wrote."""
+    end, stored = "" if capture.rotated == "after" else "_normed", capture.layers
+    _check_length(name, len(capture.tokens))
+
+    def layers() -> Iterator[RunLayer]:
+        for index in sorted(stored):
+            layer, after = stored[index], stored.get(index + 1)
+            arrays = {"input": layer.input, f"q{end}": layer.q, f"k{end}": layer.k, "v": layer.v}
+            arrays |= {"attention": layer.output, "next": after and after.input}
+            known = {"scale": layer.scale, "mask": _planes(layer.mask), "positions": capture.positions}
+            yield RunLayer(index, _present(arrays), _present(known))
+
+    def steps(index: int, x: Hidden | None) -> Steps | None:
+        layer = stored.get(index)
+        if layer is None or layer.q is None or layer.k is None or layer.v is None:
+            return None
+        (heads, queries, _), keys = layer.q.shape, layer.k.shape[1]
+        recorded = {"q_normed": layer.q, "k_normed": layer.k, "v": layer.v}
+        groups, positions = np.arange(heads) // (heads // len(layer.k)), np.arange(keys)[keys - queries :]
+        return Steps(positions, layer.scale, _planes(layer.mask), groups, recorded=recorded)
+
+    ids = None if capture.token_ids is None else tuple(capture.token_ids.tolist())
+    return Side(name, capture.dtype, layers, steps, ids)
+
+
+def _present(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _cells(mask: Mask, heads: int, queries: int) -> Bool[np.ndarray, "#H T K"]:
+    return mask.rows([*range(heads)], np.arange(queries))
+
+
+def _planes(mask: Bool[np.ndarray, "*H T K"] | None) -> Bool[np.ndarray, "#H T K"] | None:
+    return mask if mask is None or mask.ndim == 3 else mask[None]

@@ -1,0 +1,94 @@
+"""Attention of one layer, stage by stage: each stage can start from arrays of another run, and can be replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attncli import attention as kernel
+from attncli.attention import Rounding
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+    from attncli.engines.numpy.ops import Rope
+
+    Hidden = Float[np.ndarray, "T E"]
+    Heads = Float[np.ndarray, "H T D"]
+
+Array = np.ndarray[Any, Any]
+Arrays = Mapping[str, Array]  # by the names of `STAGE_OF`
+
+STAGES = (
+    "tokens", "positions", "input", "projections", "norm", "rotation", "scores", "mask", "sinks", "weights", "output",
+)  # fmt: skip
+# The stage that makes each array, in the order of computation.
+STAGE_OF = {
+    "input": "input", "q_projected": "projections", "k_projected": "projections", "v": "projections",
+    "q_normed": "norm", "k_normed": "norm", "q": "rotation", "k": "rotation", "scores": "scores",
+    "weights": "weights", "heads": "weights", "attention": "output", "next": "output",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Steps of one layer's attention; a candidate replaces one of them. What is not known is None."""
+
+    positions: Int[np.ndarray, " T"]  # of the tokens
+    scale: float | None  # factor of q·k
+    mask: Bool[np.ndarray, "#H T K"] | None  # True where a query may attend to a key
+    key_heads: Int[np.ndarray, " H"]  # the key/value head of each head
+    x: Hidden | None = None  # hidden states that enter the layer
+    project: Callable[[Hidden], tuple[Heads, Heads, Heads]] | None = None  # `x` → q, k, v before any norm of heads
+    biases: Callable[[], tuple[Heads, Heads, Heads]] | None = None  # those of the projections, `[H, 1, D]`
+    norm_heads: Callable[[Heads, Heads], tuple[Heads, Heads]] | None = None  # norm of each head's q and k
+    recorded: Arrays | None = None  # q, k and v before the rotation that stand in for `project`
+    rope: Rope | None = None  # the rotation
+    softcap: float | None = None  # c in c·tanh(scores/c)
+    bias: Float[np.ndarray, "#H T K"] | None = None  # added to the scaled products
+    sinks: Float[np.ndarray, " H"] | Float[np.ndarray, "H T"] | None = None  # one more logit of each head
+    project_output: Callable[[Heads], Hidden] | None = None  # outputs of heads → output of the attention
+    finish: Callable[[Hidden, Hidden], Hidden] | None = None  # `x`, that output → hidden states after the layer
+
+    def run(self, given: Arrays, until: str = "next", rounding: Rounding | None = None) -> dict[str, Array]:
+        """Return the array of each stage, computed from the arrays of another run where these are given.
+
+        A difference of a stage so is its own, and not that of a stage before it. With a `rounding`, every array is
+        rounded: a twin that shows how large the differences of rounding are.
+        """
+        made: dict[str, Array] = {}
+
+        def stage(**arrays: Array) -> list[Array]:
+            made.update({name: array if rounding is None else rounding(array) for name, array in arrays.items()})
+            following = [given.get(name, made[name]) for name in arrays]
+            return following if rounding is None else [*map(rounding, following)]
+
+        with np.errstate(all="ignore"):
+            if self.x is not None and self.project is not None:
+                (x,) = stage(input=self.x)
+                q, k, v = stage(**dict(zip(("q_projected", "k_projected", "v"), self.project(x), strict=True)))
+                q, k = (q, k) if self.norm_heads is None else self.norm_heads(q, k)
+                q, k = stage(q_normed=q, k_normed=k)
+            else:
+                q, k, v = stage(**(self.recorded or {}))
+            if self.rope is not None:
+                # Angles are products in float32, whatever the type of the numbers that they rotate.
+                positions = self.positions if rounding is None else self.positions * (1 + 2.0**-24)
+                q, k = self.rope.rotate(q, positions), self.rope.rotate(k, positions)
+            q, k = stage(q=q, k=k)
+            if until in ("q", "k") or self.scale is None:
+                return made
+            products = kernel.dot_products(q, k[self.key_heads])
+            (scores,) = stage(scores=kernel.attention_scores(products, self.scale, self.bias, self.softcap))
+            if self.mask is None:
+                return made
+            masked = kernel.masked_scores(scores, self.mask, float(np.finfo(np.float32).min))
+            (weights,) = stage(weights=kernel.attention_weights(masked, self.sinks))
+            (heads,) = stage(heads=kernel.attention_output(weights, v[self.key_heads]))
+            if self.project_output is not None and self.finish is not None and until not in ("weights", "heads"):
+                (attention,) = stage(attention=self.project_output(heads))
+                stage(next=self.finish(x, attention))
+        return made

@@ -1,0 +1,107 @@
+"""Captures with the model that made them: its tokens, mask and scale, and what their q, k and v lack."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attncli.checkpoints.options import EngineOptions, checked_options
+from attncli.checkpoints.snapshot import resolve
+from attncli.engines.numpy import NativeCheckpoint, UnsupportedError
+from attncli.engines.numpy.forward import Layer, Model, computing
+from attncli.engines.numpy.ops import rotated
+from attncli.errors import InputError, NotExposedError
+from attncli.text import plural, visible
+from attncli.trace.capture import Capture, CapturedLayer, load_capture
+from attncli.trace.selection import Indices, layer_and_heads
+from attncli.trace.store import captured_attention, captured_trace
+from attncli.trace.tokens import Token, Tokens
+
+if TYPE_CHECKING:
+    from attncli.trace.trace import Trace
+
+
+def load_completed(path: str | Path, model: str, layer: Any, head: Any, kind: str | None, **options: Any) -> Trace:
+    """Read a capture of a checkpoint's run; see `load_saved`."""
+    layer, head = layer_and_heads(layer, head)
+    heads = Indices.of("head", head)
+    capture = load_capture(path, Indices.of("layer", layer))
+    snapshot = resolve(model, chosen := checked_options(options, EngineOptions, "--model"))
+    if chosen.engine not in ("auto", "native"):
+        raise NotExposedError(f"--engine {chosen.engine}: a capture is completed by the native engine; drop the option")
+    every = Indices("layer", None)
+    try:
+        native = NativeCheckpoint(snapshot, every, heads, kind=kind, mask=None, special=True, options=chosen)
+        capture = complete(capture, native.model)
+        tokens = _tokens(capture, native)
+    except UnsupportedError as error:
+        reason = f"the native engine does not compute {visible(model)}: {visible(str(error))}"
+        raise NotExposedError(f"{reason}; write q, k and v after rotation, and drop -m") from None
+    except InputError as error:
+        raise InputError(f"{visible(str(path))}: {error}") from None
+    spec, layers = native.model.spec, []
+    for index, arrays in capture.layers.items():
+        how = spec.layers[index]
+        layers.append(captured_attention(index, arrays, heads, how.mask, how.scale, spec.softcap))
+    source = native.source._replace(kind="file", dtype=capture.dtype, details={})
+    return captured_trace(source, tokens, layers, ())
+
+
+def complete(capture: Capture, model: Model) -> Capture:
+    """Return a capture with rotated q and k, and v, computed of its hidden states where it lacks them.
+
+    The input of the layer after the last is that one's output, and is left out.
+
+    Raises:
+        InputError: it is of another model.
+    """
+    count = len(model.spec.layers)
+    if capture.unnamed and capture.unnamed not in (count, count + 1):
+        has = f"it has the hidden states of {plural(capture.unnamed, 'layer')}, and the model has {count}"
+        raise InputError(f"{has}; extract those of layers 0 to {count - 1}")
+    if beyond := [index for index in capture.layers if index > count]:
+        raise InputError(f"it holds layer {beyond[0]}, and the model has layers 0 to {count - 1}")
+    with computing(len(capture.tokens)):
+        layers = {
+            index: _completed(Layer(model, index, None), arrays, capture)
+            for index, arrays in capture.layers.items()
+            if index < count
+        }
+    if not layers:
+        raise InputError(f"it holds the output of the last layer alone; the model has layers 0 to {count - 1}")
+    return replace(capture, layers=layers, rotated="after")
+
+
+def _completed(layer: Layer, arrays: CapturedLayer, capture: Capture) -> CapturedLayer:
+    spec, index = layer.model.spec, layer.index
+    q, k, v, is_rotated = arrays.q, arrays.k, arrays.v, capture.rotated == "after"
+    if q is None and k is None and arrays.input is not None:
+        if arrays.input.shape[1] != spec.width:
+            raise InputError(f"layers.{index}.input has width {arrays.input.shape[1]}; the model has {spec.width}")
+        query, key, value = layer.project(layer.enter(np.ascontiguousarray(arrays.input, np.float32)))
+        q, k, v = (np.ascontiguousarray(heads.swapaxes(0, 1)) for heads in (*layer.norm_heads(query, key), value))
+        is_rotated = False
+    if q is None or k is None:
+        raise InputError(f"layer {index} holds neither q and k nor the input that they are made of")
+    if (len(q), q.shape[2]) != (spec.heads.count, spec.heads.width):
+        expected = f"{spec.heads.count} heads of width {spec.heads.width}"
+        raise InputError(f"layers.{index}.q has {len(q)} heads of width {q.shape[2]}; the model has {expected}")
+    rope = spec.layers[index].rope
+    if rope is not None and not is_rotated:
+        positions = np.arange(k.shape[1]) if capture.positions is None else capture.positions
+        angles = positions[:, None].astype(np.float32) * rope
+        q, k = rotated(q, angles[len(angles) - q.shape[1] :]), rotated(k, angles)
+    return replace(arrays, q=q, k=k, v=v)
+
+
+def _tokens(capture: Capture, native: NativeCheckpoint) -> Tokens:
+    """Return the tokens of a capture as the checkpoint's vocabulary spells them; their positions without ids."""
+    if capture.token_ids is None:
+        return capture.tokens
+    tokenizer, special = native.encoder.tokenizer, native.encoder.special_ids
+    pieces = [(id_, tokenizer.convert_ids_to_tokens(id_)) for id_ in capture.token_ids.tolist()]
+    spelled = (f"<id {id_}>" if piece is None else piece for id_, piece in pieces)
+    return Tokens(Token(i, pieces[i][0], text, None, None, pieces[i][0] in special) for i, text in enumerate(spelled))

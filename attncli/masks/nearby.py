@@ -1,0 +1,68 @@
+"""Masks near another one: the rules that differ from it at some query rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attncli.errors import AttnError
+from attncli.masks.expressions import Atom, RuleMask
+from attncli.masks.parser import parse
+from attncli.masks.recognition import rule_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int
+
+    Planes = Bool[np.ndarray, "#H T T"]
+    Rows = Int[np.ndarray, " R"]
+
+_MOST_WINDOW, _MOST_DOCUMENTS = 64, 8
+
+
+def mask_name(mask: Planes) -> str:
+    """Return the rule of a mask, in the mask language where it has one."""
+    return rule_of(mask[None]).text
+
+
+def masks_near(mask: Planes, rows: Rows, differing: Callable[[Planes], Rows]) -> Iterator[tuple[str, Planes]]:
+    """Yield masks with their names: those that differ from one at the given rows, the likeliest first.
+
+    Documents begin one after the other, each at the first row that still differs with those before.
+
+    Args:
+        mask: the one that they differ from.
+        rows: the query rows, in order.
+        differing: a mask → the rows that differ with it in place.
+    """
+    name, tokens, first = mask_name(mask), mask.shape[-1], int(rows[0])
+    for text in _rules(name, first, int(rows[-1]), tokens):
+        try:
+            near = _planes(text, tokens)
+        except AttnError:
+            continue
+        yield mask_name(near), near
+    sizes: list[int] = []
+    while sum(sizes) < first < tokens and len(sizes) < _MOST_DOCUMENTS:
+        sizes.append(first - sum(sizes))
+        near = mask & _planes(f"docs({','.join(map(str, [*sizes, tokens - first]))})", tokens)
+        # Padding on the left whose queries see each other hides the same cells as a first document.
+        yield mask_name(near) + (f" or pad(left={first})" if len(sizes) == 1 else ""), near
+        first = next((int(row) for row in differing(near) if row > first), tokens)
+
+
+def _planes(text: str, tokens: int) -> Planes:
+    return RuleMask(parse(text), tokens, tokens, 1).rows([0], np.arange(tokens))
+
+
+def _rules(name: str, first: int, last: int, tokens: int) -> Iterator[str]:
+    rule = parse(name) if "irregular" not in name else None
+    if isinstance(rule, Atom) and rule.name == "window":
+        yield from (f"window({rule.arguments[0] + 1})", f"window({max(rule.arguments[0] - 1, 1)})")
+    yield from ("causal", "full", f"window({max(first, 1)})", f"window({first + 1})")
+    yield from (
+        f"{name} & pad({side}={count})" for side in ("left", "right") for count in range(1, min(first + 2, tokens))
+    )
+    yield from (f"causal | prefix({last + 2})", f"chunk({first})", f"causal & chunk({first})")
+    yield from (f"window({width})" for width in range(1, min(tokens, _MOST_WINDOW)))

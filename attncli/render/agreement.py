@@ -1,0 +1,75 @@
+"""Agreement of two runs: a line a layer with the difference at each stage, and what differs in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.style import Style
+from rich.text import Text
+
+from attncli.analysis.steps import STAGES
+from attncli.render.block import Column, table
+from attncli.render.findings import SEVERITY_STYLES
+from attncli.render.palette import BOLD, DIM, Palette
+from attncli.text import layers_named
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from attncli.analysis.agreement.compare import Agreement, Cell, Parting
+
+_AGREES = Style(color="green", bold=True)
+
+
+def agreement_parts(agreement: Agreement, palette: Palette, width: int | None) -> Iterator[RenderableType]:
+    """Yield the names, the table of layers × stages, and the sentences; stages that part are red."""
+    first, second = map(palette.label, agreement.names)
+    yield Text.assemble(("A ", BOLD), first, ("   B ", BOLD), second)
+    parted = {(layer, parting.stage): parting for parting in reversed(agreement.partings) for layer in parting.layers}
+    shown = {stage for row in agreement.rows.values() for stage in row} | {stage for _, stage in parted}
+    columns = [Column("layer", [str(layer) for layer in agreement.rows])]
+    for stage in (stage for stage in STAGES if stage in shown):
+        cells = [_cell(row.get(stage), parted.get((layer, stage))) for layer, row in agreement.rows.items()]
+        columns.append(Column(stage, [text for text, _ in cells], [style for _, style in cells]))
+    yield table(columns, width)
+    for sentence in sentences(agreement):
+        yield Text(palette.label(sentence), _AGREES if agreement.agrees else "")
+
+
+def sentences(agreement: Agreement) -> list[str]:
+    """Return the result in words, a sentence or two for each stage at which the runs part."""
+    parted = [_sentence(parting) for parting in agreement.partings]
+    if parted and agreement.partings[0].cause is not None:
+        parted[1:] = [f"With that undone: {sentence[0].lower()}{sentence[1:]}" for sentence in parted[1:]]
+    if not agreement.agrees:
+        return parted
+    largest = max((cell.difference for cell in agreement.agreeing), default=0.0)
+    if not largest and not parted:
+        return ["A and B agree to the last bit."]
+    ratio = max((cell.difference / cell.rounding for cell in agreement.agreeing if cell.rounding), default=0.0)
+    times = f", {ratio:.1f}× what rounding gives" if ratio else ""
+    return [*parted, f"A and B agree: only rounding of {agreement.dtype}, at most {_digits(largest)}{times}."]
+
+
+def _sentence(parting: Parting) -> str:
+    where, cell = layers_named(parting.layers).capitalize() + f", {parting.stage}", parting.cell
+    apart = f"A and B differ by {_digits(cell.difference)}; rounding gives {_digits(cell.rounding or 0.0)}"
+    if parting.stage == "tokens":
+        where, apart = "Tokens", "A and B read other ids"
+    if (cause := parting.cause) is None:
+        return f"{where}: {apart}. No candidate explains this difference."
+    name = "The weights are rounded" if parting.is_rounding else "Cause"
+    proof = "the other projections agree" if cause.undone is None else f"undone: {_digits(cause.undone)}"
+    return f"{where}: {apart}. {name}: {cause.name} {cause.b} instead of {cause.a} ({proof})."
+
+
+def _cell(cell: Cell | None, parting: Parting | None) -> tuple[str, Style | None]:
+    if parting is not None and not parting.is_rounding:
+        return _digits((cell or parting.cell).difference), SEVERITY_STYLES["error"]
+    return ("", None) if cell is None else (_digits(cell.difference), DIM if cell.agrees else None)
+
+
+def _digits(value: float) -> str:
+    """Return a difference in two digits, such as 0.38 or 3e-7."""
+    return "0" if not value else f"{value:.2g}" if 0.001 <= value < 1e6 else f"{value:.0e}".replace("e-0", "e-")

@@ -1,0 +1,180 @@
+"""Captures: the arrays of a run that any engine can write, layer by layer, as safetensors files.
+
+Tensors are named `layers.N.q|k|v|input|output|mask|scale`, `tokens` and `positions`; the metadata holds `format`,
+`rotated` and `dtype`. A step of a cache appends its number to the names of its new rows: `layers.N.k.S`. vLLM's files
+of hidden states, which are `hidden_states` `[T, L, E]` and `token_ids`, are the inputs of layers 0, 1, ….
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+import numpy as np
+
+from attncli.errors import InputError, UsageError
+from attncli.files import Tensors, opened_tensors
+from attncli.text import layers_named, visible
+from attncli.trace.selection import Indices
+from attncli.trace.tokens import Token, Tokens
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+SCHEMA = "attncli.capture/1"
+Rotated = Literal["before", "after"]  # whether queries and keys were written before or after their rotation
+
+_OF_VLLM = {"hidden_states", "token_ids"}
+_NAME = re.compile(r"(?:layers\.([0-9]{1,6})\.)?([a-z]+)(?:\.([0-9]{1,6}))?")
+# Kinds of numbers, numbers of axes, and both in words.
+_HEADS, _STATES, _NUMBERS = ("f", (3,), "floats [H, T, D]"), ("f", (2,), "floats [T, E]"), ("iu", (1,), "integers [T]")
+_IDS = {"tokens": _NUMBERS, "positions": _NUMBERS}  # of no layer
+_OF_LAYER = dict.fromkeys("qkv", _HEADS) | dict.fromkeys(("input", "output"), _STATES)
+_OF_LAYER |= {"mask": ("b", (2, 3), "booleans [T, K] or [H, T, K]"), "scale": ("f", (0, 1), "a float")}
+_ARRAYS = _IDS | _OF_LAYER
+_NONE = -1  # no layer, and no step
+_DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedLayer:
+    """Arrays of one layer; None where the engine wrote none.
+
+    Attributes:
+        q: queries, `[H, T, D]`.
+        k: keys, `[Hkv, K, D]`.
+        v: values, `[Hkv, K, Dv]`.
+        input: the hidden states that enter the layer's block, `[T, E]`.
+        mask: True where a query may attend to a key, `[T, K]` or `[H, T, K]`.
+        scale: what multiplies q·k.
+        output: the hidden states that leave the attention, `[T, E]`.
+    """
+
+    q: Float[np.ndarray, "H T D"] | None = None
+    k: Float[np.ndarray, "Hkv K D"] | None = None
+    v: Float[np.ndarray, "Hkv K Dv"] | None = None
+    input: Float[np.ndarray, "T E"] | None = None
+    mask: Bool[np.ndarray, "T K"] | Bool[np.ndarray, "H T K"] | None = None
+    scale: float | None = None
+    output: Float[np.ndarray, "T E"] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """Captured layers of one sentence.
+
+    Attributes:
+        layers: the captured layers, by their index in the model.
+        token_ids: the ids that the engine read, `[T]`.
+        positions: the positions that it gave them, `[T]`.
+        rotated: whether q and k were written before or after their rotation; their norms come before both.
+        dtype: type of the engine's computation, such as `bfloat16`.
+        unnamed: how many hidden states a file has that names no layers, and so must be those of all; else 0.
+    """
+
+    layers: Mapping[int, CapturedLayer]
+    token_ids: Int[np.ndarray, " T"] | None = None
+    positions: Int[np.ndarray, " T"] | None = None
+    rotated: Rotated = "after"
+    dtype: str = "float32"
+    unnamed: int = 0
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens by their ids, or by their positions where the capture has no ids."""
+        ids = range(next(iter(_lengths(self).values()))) if self.token_ids is None else self.token_ids.tolist()
+        return Tokens(Token(index, id_, str(id_), None, None) for index, id_ in enumerate(ids))
+
+
+def load_capture(path: str | Path, layers: Indices | None = None) -> Capture:
+    """Read the chosen layers of a capture, None is all; InputError if it is none, UsageError if it lacks a layer."""
+    with opened_tensors(path) as tensors:
+        if not is_capture(tensors):
+            raise InputError(f"it is no capture; expected format {SCHEMA} in its metadata")
+        return read_capture(tensors, layers or Indices("layer", None))
+
+
+def is_capture(tensors: Tensors) -> bool:
+    """Return whether a file is a capture, or vLLM's hidden states."""
+    return tensors.metadata.get("format") == SCHEMA or tensors.types.keys() == _OF_VLLM
+
+
+def read_capture(tensors: Tensors, layers: Indices) -> Capture:
+    """Return the capture in a file; see `load_capture`."""
+    if tensors.types.keys() == _OF_VLLM:
+        return _capture_of_states(tensors, layers)
+    names: dict[int, dict[str, dict[int, str]]] = {}  # by layer, array and step of a cache
+    for name in tensors.types:
+        match = _NAME.fullmatch(name)
+        if match is None or match[2] not in (_IDS if match[1] is None else _OF_LAYER):
+            known = "layers.N.q, k, v, input, output, mask or scale, tokens and positions"
+            raise InputError(f"a capture has no tensor {visible(name)}; expected {known}")
+        layer = _NONE if match[1] is None else int(match[1])
+        names.setdefault(layer, {}).setdefault(match[2], {})[_NONE if match[3] is None else int(match[3])] = name
+    ids = {array: _joined(tensors, array, steps) for array, steps in names.pop(_NONE, {}).items()}
+    captured = {
+        index: CapturedLayer(**{array: _joined(tensors, array, steps) for array, steps in names[index].items()})
+        for index in _chosen(layers, sorted(names))
+    }
+    kinds = [_DTYPES[kind] for kind in _DTYPES if kind in tensors.types.values()]
+    rotated, dtype = (
+        tensors.metadata.get(*field) for field in (("rotated", "after"), ("dtype", [*kinds, "float32"][0]))
+    )
+    for value, among in ((rotated, get_args(Rotated)), (dtype, tuple(_DTYPES.values()))):
+        if value not in among:
+            raise InputError(f"its metadata has '{visible(value)}'; expected {', '.join(among[:-1])} or {among[-1]}")
+    capture = Capture(captured, ids.get("tokens"), ids.get("positions"), cast(Rotated, rotated), dtype)
+    lengths = _lengths(capture)
+    if len(set(lengths.values())) != 1:
+        sizes = ", ".join(f"{name} has {length}" for name, length in [*lengths.items()][:6]) or "there are none"
+        raise InputError(f"expected as many positions in k, v, input, tokens and positions, and {sizes}")
+    return capture
+
+
+def _capture_of_states(tensors: Tensors, layers: Indices) -> Capture:
+    states, ids = tensors.read("hidden_states"), tensors.read("token_ids")
+    if states.ndim != 3 or states.dtype.kind != "f" or ids.dtype.kind not in "iu" or ids.shape != states.shape[:1]:
+        shapes = f"hidden_states has shape {list(states.shape)} and token_ids {list(ids.shape)}"
+        raise InputError(f"{shapes}; expected floats [T, L, E] and integers [T]")
+    chosen = _chosen(layers, range(states.shape[1]))
+    captured = {index: CapturedLayer(input=np.float32(states[:, index])) for index in chosen}
+    return Capture(captured, ids, dtype=_DTYPES[tensors.types["hidden_states"]], unnamed=states.shape[1])
+
+
+def _chosen(layers: Indices, recorded: Sequence[int]) -> Sequence[int]:
+    if not recorded:
+        raise InputError("the capture holds no layer; expected layers.N.q, k and v, or layers.N.input")
+    chosen = recorded if layers.parts is None else layers.resolve(recorded[-1] + 1, "the capture")
+    if missing := [index for index in chosen if index not in recorded]:
+        raise UsageError(f"the capture does not hold {layers_named(missing)}; it holds {layers_named(recorded)}")
+    return chosen
+
+
+def _joined(tensors: Tensors, array: str, steps: Mapping[int, str]) -> Any:
+    """Return an array, the steps of a cache one after the other along T."""
+    kinds, ranks, expected = _ARRAYS[array]
+    order = sorted(steps)
+    first = steps[order[0]]
+    if order not in ([_NONE], [*range(len(order))]) or (len(order) > 1 and array in ("mask", "scale")):
+        raise InputError(
+            f"{first} is of steps {', '.join(map(str, order))}; expected 0, 1, 2, …, and one mask and scale"
+        )
+    parts = [tensors.read(steps[step]) for step in order]
+    for part in parts:
+        if part.dtype.kind not in kinds or part.ndim not in ranks or not part.size or part.ndim != parts[0].ndim:
+            raise InputError(f"{first} is {part.dtype} of shape {list(part.shape)}; expected {expected}")
+    if array == "scale":
+        return float(parts[0].item(0))
+    joined = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=max(parts[0].ndim - 2, 0))
+    return joined.astype(np.float32) if joined.dtype == np.float16 else joined
+
+
+def _lengths(capture: Capture) -> dict[str, int]:
+    """Return the number of positions of each array that has all of them."""
+    arrays: dict[str, Any] = {"tokens": capture.token_ids, "positions": capture.positions}
+    for index, layer in capture.layers.items():
+        arrays |= {f"layers.{index}.{name}": getattr(layer, name) for name in ("k", "v", "input")}
+    return {name: array.shape[max(array.ndim - 2, 0)] for name, array in arrays.items() if array is not None}
