@@ -59,6 +59,9 @@ def _sentence(parting: Parting) -> str:
         where, apart = "Tokens", "A and B read other ids"
     if (cause := parting.cause) is None:
         return f"{where}: {apart}. No candidate explains this difference."
+    if parting.stage == "padding":
+        weight = f"B gives it a weight of up to {_digits(cell.difference)} instead of 0"
+        return f"{where}: {weight}. Cause: {cause.name} {cause.b}."
     name = "The weights are rounded" if parting.is_rounding else "Cause"
     proof = "the other projections agree" if cause.undone is None else f"undone: {_digits(cause.undone)}"
     return f"{where}: {apart}. {name}: {cause.name} {cause.b} instead of {cause.a} ({proof})."

@@ -30,7 +30,7 @@ _SCREEN = re.compile(
 # Python and Ray to the machine.
 _MACHINE = re.compile(
     r"(?<== )\d\.\de-\d\d(?=</text>|$)|\d\.\de-\d\d(?= +rounding$)|(?:(?<= call, )|(?<= calls, ))\d+\.\d s"
-    r"|(?<=the same version {19})\S.*",
+    r"|(?<=the same version {19})\S.*|(?<=rounding gives )[\de.-]+(?=\. )|(?<=\(undone: )[\de.-]+",
     re.MULTILINE,
 )
 
