@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Without a text: longer than the windows of small models.
 WORDS = "fruit flies like a banana, and the cat sat on the mat because it was tired of the green ones that are sour."
-_MOST_WORDS = 500  # of that text
+_FEWEST_WORDS, _MOST_WORDS = 16, 500  # of that text
 PADDING = 3  # tokens
 _LITTLE = 1e-6  # of weight
 
@@ -39,9 +39,14 @@ def against(model: str, checkpoint: str, text: str | None = None, *, special: bo
         AttnError: one of them cannot be opened or does not read the text; see `open_source`.
     """
     ours, theirs = (open_source(name, layer="all", special=special, **options) for name in (checkpoint, model))
-    window = _window_of(checkpoint, options)
-    text = text or " ".join(islice(cycle(WORDS.split()), min(window + 8, _MOST_WORDS)))
+    window = resolve(checkpoint, LoadOptions(**options)).config.get("sliding_window")
+    width = window if isinstance(window, int) else 0
+    text = text or " ".join(islice(cycle(WORDS.split()), min(max(width + 8, _FEWEST_WORDS), _MOST_WORDS)))
     agreement = compare(*(side_of(source, source.name, text, None) for source in (ours, theirs)))
+    if width >= (tokens := len(theirs.tokens(text)[0])):
+        agreement.notes.append(
+            f"the window of {width} keys reaches over the text of {tokens} tokens; give a longer one"
+        )
     try:
         for side, sizes in (("right", (0, PADDING)), ("left", (PADDING, 0))):
             if (layers := theirs.padded_layers(text, *sizes)) is None:
@@ -53,23 +58,16 @@ def against(model: str, checkpoint: str, text: str | None = None, *, special: bo
     return agreement
 
 
-def _window_of(checkpoint: str, options: dict[str, Any]) -> int:
-    """Return how many keys a window of a checkpoint has, as its configuration tells; else a few."""
-    config = resolve(checkpoint, LoadOptions(**options)).config
-    window = config.get("sliding_window")
-    return window if isinstance(window, int) else 16
-
-
 def _on_padding(layers: Sequence[LayerTrace], side: str) -> Iterator[Parting]:
     """Yield the layers in which tokens attend to the padding on one side, if there are any."""
-    own, padding = slice(None, -PADDING), slice(-PADDING, None)
+    words, padding = slice(None, -PADDING), slice(-PADDING, None)
     if side == "left":
-        own, padding = slice(PADDING, None), slice(None, PADDING)
-    found: dict[int, float] = {}
+        words, padding = slice(PADDING, None), slice(None, PADDING)
+    attended: dict[int, float] = {}
     for layer in layers:
-        largest = max(float(head.weights[own, padding].max()) for head in map(layer.head, range(layer.num_heads)))
+        largest = max(float(head.weights[words, padding].max()) for head in map(layer.head, range(layer.num_heads)))
         if largest > _LITTLE:
-            found[layer.layer] = largest
-    if found:
+            attended[layer.layer] = largest
+    if attended:
         cause = Cause("padding mask", f"missing on the {side}", "attention_mask", None)
-        yield Parting("padding", list(found), Cell(max(found.values()), None, agrees=False), cause)
+        yield Parting("padding", list(attended), Cell(max(attended.values()), None, agrees=False), cause)

@@ -38,7 +38,7 @@ def check(
     Examples:
     attn check -m demo
     attn check -m gpt2 "time flies like an arrow" --fail-on leak,pad
-    attn check -m model.onnx --against MODEL
+    attn check -m model.onnx --against gpt2
     """
     from attncli.analysis.check import check as check_model
     from attncli.cli.environment import status
