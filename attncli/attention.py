@@ -186,6 +186,13 @@ def alibi(heads: int, queries: int, keys: int) -> Float[np.ndarray, "H Q K"]:
     return (np.array(slopes)[:, None, None] * distance).astype(np.float32)
 
 
+def is_alibi(bias: Float[np.ndarray, "#H Q K"], allowed: Bool[np.ndarray, "#H Q K"]) -> bool:
+    """Return whether biases are those of ALiBi where a query may attend; a constant of a row changes no weight."""
+    apart = bias - alibi(len(bias), *bias.shape[1:])
+    spread = np.where(allowed, apart, -np.inf).max(axis=-1) - np.where(allowed, apart, np.inf).min(axis=-1)
+    return bool(spread.max() < 1e-2)
+
+
 _PRECISION = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}  # bits of a number, the first one included
 
 

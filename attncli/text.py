@@ -111,6 +111,13 @@ def span(low: int, high: int) -> str:
     return str(low) if low == high else f"{low}..{high}"
 
 
+def short_number(value: float | None) -> str:
+    """Return a number in few digits, without an exponent where it is whole; None is `none`."""
+    if value is None:
+        return "none"
+    return str(round(value)) if value >= 100 and abs(value - round(value)) < 1e-6 * value else f"{value:.4g}"
+
+
 def join_ranges(indices: Sequence[int], most: int = 12) -> str:
     """Return indices in words, consecutive ones as a range, and an ellipsis where there are too many."""
     runs = _runs(indices)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from attncli.trace.store import load
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-    from attncli.engines.numpy.residual_stream import NativeForward
+    from attncli.engines.numpy import NativeForward
     from attncli.engines.source import Source
     from attncli.trace.trace import Trace
 
@@ -35,7 +35,8 @@ _KINDS = ("self", "encoder")  # of attention to the tokens of the text
 _TRACED = ("scale", "softcap", "bias", "sinks", "mask")  # what a trace is known to compute with
 
 
-class RunLayer(NamedTuple):
+@dataclass(frozen=True)
+class RunLayer:
     """One layer of a run."""
 
     index: int
@@ -172,13 +173,16 @@ def traced_side(trace: Trace, name: str) -> Side:
                 f"layer {index} of {name} has no {missing}; attn diff --first needs q, k, v and scale"
             )
         heads, queries, keys = layer.cells
-        recorded = {"q_normed": layer.q, "k_normed": layer.k, "v": layer.v}
-        fields = layer.softcap, layer.bias, layer.sinks
         return Steps(
-            np.arange(keys)[keys - queries :], layer.scale, _cells(layer.mask, heads, queries),
-            np.arange(heads) // (heads // layer.num_groups), recorded=recorded,
-            **dict(zip(("softcap", "bias", "sinks"), fields, strict=True)),
-        )  # fmt: skip
+            positions=np.arange(keys)[keys - queries :],
+            scale=layer.scale,
+            mask=_cells(layer.mask, heads, queries),
+            key_heads=np.arange(heads) // (heads // layer.num_groups),
+            recorded={"q_normed": layer.q, "k_normed": layer.k, "v": layer.v},
+            softcap=layer.softcap,
+            bias=layer.bias,
+            sinks=layer.sinks,
+        )
 
     def layers() -> Iterator[RunLayer]:
         for index, layer in of_index.items():
@@ -199,7 +203,7 @@ def captured_side(capture: Capture, name: str) -> Side:
     def layers() -> Iterator[RunLayer]:
         for index in sorted(stored):
             layer, after = stored[index], stored.get(index + 1)
-            arrays = {"input": layer.input, f"q{end}": layer.q, f"k{end}": layer.k, "v": layer.v}
+            arrays: dict[str, Any] = {"input": layer.input, f"q{end}": layer.q, f"k{end}": layer.k, "v": layer.v}
             arrays |= {"attention": layer.output, "next": after and after.input}
             known = {"scale": layer.scale, "mask": _planes(layer.mask), "positions": capture.positions}
             yield RunLayer(index, _present(arrays), _present(known))
@@ -227,3 +231,39 @@ def _cells(mask: Mask, heads: int, queries: int) -> Bool[np.ndarray, "#H T K"]:
 
 def _planes(mask: Bool[np.ndarray, "*H T K"] | None) -> Bool[np.ndarray, "#H T K"] | None:
     return mask if mask is None or mask.ndim == 3 else mask[None]
+
+
+# --- layers of two runs ------------------------------------------------------------------------------------
+
+
+def with_next(layers: Iterator[RunLayer]) -> Iterator[tuple[RunLayer, RunLayer | None]]:
+    """Yield each layer with the next one, where the arrays of that are all that shows its input."""
+    previous: RunLayer | None = None
+    for layer in layers:
+        if previous is not None:
+            is_next = layer.index == previous.index + 1 and "next" not in previous.arrays
+            yield previous, layer if is_next else None
+        previous = layer
+    if previous is not None:
+        yield previous, None
+
+
+def group_keys(groups: Array, *layers: RunLayer | None) -> None:
+    """Give layers a key head for each group of heads, where the other run wrote one for each head."""
+    for given in (layer.arrays for layer in layers if layer is not None):
+        for order in (groups, np.arange(len(groups)) % (groups.max() + 1)):
+            first = np.unique(order, return_index=True)[1]
+            for name in given.keys() & {"k_normed", "k", "v"}:
+                written = given[name]
+                if len(written) == len(groups) > len(first) and np.array_equal(written[first][order], written):
+                    given[name] = written[first]
+
+
+def check_sizes(steps: Steps, layer: RunLayer) -> None:
+    """Raise InputError for arrays of other shapes than those of the reference."""
+    made = steps.run({})
+    for name in made.keys() & layer.arrays:
+        ours, theirs = made[name].shape, layer.arrays[name].shape
+        if ours != theirs:
+            shapes = f"layer {layer.index} has {name} of shape {[*theirs]} in one run and {[*ours]} in the other"
+            raise InputError(f"{shapes}; give two runs of one checkpoint and one text")

@@ -22,7 +22,7 @@ from attncli.trace.selection import Indices
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
-    from attncli.engines.numpy.residual_stream import NativeForward
+    from attncli.engines.numpy import NativeForward
     from attncli.engines.predictor import Predictor
     from attncli.engines.torch.engine import Checkpoint
     from attncli.trace.tokens import Tokens

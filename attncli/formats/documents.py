@@ -436,11 +436,11 @@ def write_difference(difference: Difference, precision: int | None) -> str:
 
 
 def write_agreement(agreement: Agreement) -> str:
-    """Return the document: the difference at each stage of each layer, and the stages at which two runs part."""
+    """Return the document: the difference of each array of each layer, and the stages at which two runs part."""
     from attncli.render.agreement import sentences
 
     layers = [
-        {"layer": layer, "stages": {stage: cell._asdict() for stage, cell in row.items()}}
+        {"layer": layer, "arrays": {name: cell._asdict() for name, cell in row.items()}}
         for layer, row in agreement.rows.items()
     ]
     partings = [

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from rich.style import Style
 from rich.text import Text
 
-from attncli.analysis.steps import STAGES
+from attncli.analysis.steps import STAGE_OF, STAGES
 from attncli.render.block import Column, table
 from attncli.render.findings import SEVERITY_STYLES
 from attncli.render.palette import BOLD, DIM, Palette
@@ -17,7 +17,8 @@ from attncli.text import layers_named
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attncli.analysis.agreement.compare import Agreement, Cell, Parting
+    from attncli.analysis.agreement.compare import Agreement, Parting
+    from attncli.analysis.agreement.question import Cell
 
 _AGREES = Style(color="green", bold=True)
 
@@ -27,10 +28,11 @@ def agreement_parts(agreement: Agreement, palette: Palette, width: int | None) -
     first, second = map(palette.label, agreement.names)
     yield Text.assemble(("A ", BOLD), first, ("   B ", BOLD), second)
     parted = {(layer, parting.stage): parting for parting in reversed(agreement.partings) for layer in parting.layers}
-    shown = {stage for row in agreement.rows.values() for stage in row} | {stage for _, stage in parted}
-    columns = [Column("layer", [str(layer) for layer in agreement.rows])]
+    rows = {layer: _by_stage(row) for layer, row in agreement.rows.items()}
+    shown = {stage for row in rows.values() for stage in row} | {stage for _, stage in parted}
+    columns = [Column("layer", [str(layer) for layer in rows])]
     for stage in (stage for stage in STAGES if stage in shown):
-        cells = [_cell(row.get(stage), parted.get((layer, stage))) for layer, row in agreement.rows.items()]
+        cells = [_cell(row.get(stage), parted.get((layer, stage))) for layer, row in rows.items()]
         columns.append(Column(stage, [text for text, _ in cells], [style for _, style in cells]))
     yield table(columns, width)
     for sentence in sentences(agreement):
@@ -64,7 +66,18 @@ def _sentence(parting: Parting) -> str:
         return f"{where}: {weight}. Cause: {cause.name} {cause.b}."
     name = "The weights are rounded" if parting.is_rounding else "Cause"
     proof = "the other projections agree" if cause.undone is None else f"undone: {_digits(cause.undone)}"
-    return f"{where}: {apart}. {name}: {cause.name} {cause.b} instead of {cause.a} ({proof})."
+    values = f"{cause.b} instead of {cause.a}" if cause.a and cause.b else cause.a or cause.b
+    return f"{where}: {apart}. {name}: {cause.name} {values} ({proof})."
+
+
+def _by_stage(row: Mapping[str, Cell]) -> dict[str, Cell]:
+    """Return the largest difference of each stage."""
+    stages: dict[str, Cell] = {}
+    for name, cell in row.items():
+        before = stages.setdefault(STAGE_OF[name], cell)
+        if (cell.agrees, -cell.difference) < (before.agrees, -before.difference):
+            stages[STAGE_OF[name]] = cell
+    return stages
 
 
 def _cell(cell: Cell | None, parting: Parting | None) -> tuple[str, Style | None]:

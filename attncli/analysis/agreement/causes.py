@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
-from itertools import combinations, permutations
+from functools import partial
+from itertools import permutations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attncli.analysis.agreement.question import Question
 from attncli.analysis.steps import Array, Steps
-from attncli.attention import alibi, difference
-from attncli.engines.numpy.families import rope_of
-from attncli.engines.numpy.ops import Rope, base_of, frequencies_of, yarn
+from attncli.attention import alibi, difference, is_alibi
+from attncli.engines.numpy.families import scaling_of, usual_scalings
+from attncli.engines.numpy.ops import base_of, frequencies_of
 from attncli.masks.nearby import mask_name, masks_near
+from attncli.text import join_ranges, short_number
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Int
 
 Apply = Callable[[int, Steps], Steps]
 _BASES = (1e4, 1e6, 5e5, 1e5, 1e7, 5e6, 2.5e4, 5e4, 1.5e5, 2e5, 1e3, 5e2, 1e2)
-_FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0)
-_TRAINED = tuple(2**power for power in (13, 12, 11, 15, 14, 17, 16, 10, 9, 8, 7, 6, 5, 4))  # tokens of the training
 _FEW_HEADS = 4  # whose orders are all tried, where no array shows heads
 _STEPS, _ROUNDS = 25, 36  # of a search: on the grid, and around its best
 
@@ -34,6 +34,7 @@ class Proposal(NamedTuple):
     theirs: str  # of the other run
     ours: str  # of the reference
     apply: Apply  # index and steps of a layer → the steps with it
+    of: str = ""  # the part of the layer that it is of
 
 
 class Candidate(NamedTuple):
@@ -54,12 +55,6 @@ def search(distance: Callable[[float], float], low: float, high: float) -> float
         c, d = b - share * (b - a), a + share * (b - a)
         a, b = (a, d) if distance(math.exp(c)) < distance(math.exp(d)) else (c, b)
     return math.exp((a + b) / 2)
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "none"
-    return str(round(value)) if value >= 100 and abs(value - round(value)) < 1e-6 * value else f"{value:.4g}"
 
 
 def _values(question: Question, apply: Callable[[float], Apply], low: float, high: float) -> Iterator[float]:
@@ -99,13 +94,7 @@ def _positions(question: Question) -> Iterator[Proposal]:
             def apply(index: int, steps: Steps, theirs: Any = theirs, first: Any = first) -> Steps:
                 return replace(steps, positions=theirs, x=steps.x if index or first is None else first)
 
-            yield Proposal(_listed(theirs), _listed(ours), apply)
-
-
-def _listed(positions: Int[np.ndarray, " T"]) -> str:
-    if (np.diff(positions) == 1).all():
-        return f"from {positions[0]}"
-    return ",".join(map(str, positions[:8])) + ("…" if len(positions) > 8 else "")
+            yield Proposal(join_ranges(theirs.tolist()), join_ranges(ours.tolist()), apply)
 
 
 def _pairs(question: Question) -> Iterator[Proposal]:
@@ -134,47 +123,35 @@ def _base(question: Question) -> Iterator[Proposal]:
         return _with_rope(frequencies=(frequencies_of(value, count) * stretched).astype(np.float32))
 
     for values in ([base_of(stated.frequencies)] if stated else [], _BASES, _values(question, with_base, 10.0, 1e9)):
-        yield from (Proposal(_number(one), _number(base), with_base(one)) for one in values if one != base)
+        yield from (Proposal(short_number(one), short_number(base), with_base(one)) for one in values if one != base)
 
 
 def _scaling(question: Question) -> Iterator[Proposal]:
     if (rope := question.steps.rope) is None or len(rope.frequencies) < 2:
         return
     base, count = base_of(rope.frequencies), len(rope.frequencies)
-    whole, ours = frequencies_of(base, count), _scaling_of(rope)
+    whole, ours = frequencies_of(base, count), scaling_of(rope.frequencies)
     if ours != "none":
         yield Proposal("none", ours, _with_rope(frequencies=whole, magnitude=1.0))
 
     def linear(factor: float) -> Apply:
         return _with_rope(frequencies=(whole / np.float32(factor)).astype(np.float32))
 
-    for values in (_FACTORS, _values(question, linear, 1 / 64, 64.0)):
-        yield from (Proposal(f"linear {_number(factor)}", ours, linear(factor)) for factor in values)
-    for trained, factor in ((trained, factor) for trained in _TRAINED for factor in _FACTORS):
-        how = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-        llama3 = rope_of(how | {"original_max_position_embeddings": trained}, {"rope_theta": base}, 2 * count, trained)
-        yield Proposal(f"llama3 {_number(factor)}", ours, _with_rope(frequencies=llama3))
-        for magnitude in (0.1 * math.log(factor) + 1, 1.0):
-            fields = _with_rope(frequencies=yarn(base, count, factor, trained), magnitude=magnitude)
-            yield Proposal(f"yarn {_number(factor)}", ours, fields)
-
-
-def _scaling_of(rope: Rope) -> str:
-    ratio = frequencies_of(base_of(rope.frequencies), len(rope.frequencies)) / rope.frequencies
-    if np.allclose(ratio, ratio[0], rtol=1e-3):
-        return "none" if abs(ratio[0] - 1) < 1e-3 else f"linear {_number(float(ratio[0]))}"
-    return f"by {_number(float(ratio.max()))}"
+    for name, frequencies, magnitude in usual_scalings(base, count):
+        yield Proposal(name, ours, _with_rope(frequencies=frequencies, magnitude=magnitude))
+    for factor in _values(question, linear, 1 / 64, 64.0):
+        yield Proposal(f"linear {short_number(factor)}", ours, linear(factor))
 
 
 # --- projections and norms ---------------------------------------------------------------------------------
 
 
-def _parts_named(parts: Iterable[int]) -> str:
+def _named(parts: Iterable[int]) -> str:
     *names, last = ("qkv"[part] for part in parts)
     return f"of {', '.join(names)} and {last}" if names else f"of {last}"
 
 
-def _projecting(parts: Iterable[int], change: Callable[[Steps, int, Array, Array], Array]) -> Apply:
+def _projecting(parts: Collection[int], change: Callable[[Steps, int, Array, Array], Array]) -> Apply:
     """Return the change of some of the projections, given the steps, their index, the input and what they give."""
 
     def apply(_: int, steps: Steps) -> Steps:
@@ -188,61 +165,39 @@ def _projecting(parts: Iterable[int], change: Callable[[Steps, int, Array, Array
 
 
 def _biases(question: Question) -> Iterator[Proposal]:
-    steps, known = question.steps, question.layer.known
-    if steps.biases is None or steps.project_output is None:
-        return
-    ours, output = steps.biases(), steps.project_output
-    theirs = known["biases"]() if known.get("biases") else ours
+    def without(steps: Steps, part: int, _: Array, made: Array) -> Array:
+        return made - steps.biases()[part] if steps.biases else made
+
+    biases = question.steps.biases() if question.steps.biases else ()
     for parts in ((0, 1, 2), (0,), (1,), (2,), (0, 1)):
-        if all(ours[part].any() for part in parts):
-            change = _projecting(parts, lambda steps, part, _, made: made - steps.biases()[part])  # type: ignore[misc]
-            yield Proposal(f"{_parts_named(parts)} left out", "added", change)
-        pairs = [(theirs[part], ours[part]) for part in parts]
-        if all(one.shape == other.shape and one.any() and (one != other).any() for one, other in pairs):
-            change = _projecting(parts, lambda _, part, x, made: made + theirs[part] - ours[part])
-            yield Proposal(f"{_parts_named(parts)} other", "the reference's", change)
-    if question.parted in ("attention", "next"):
-
-        def apply(_: int, steps: Steps) -> Steps:
-            return replace(steps, project_output=lambda heads: output(heads) - output(np.zeros_like(heads[:, :1])))
-
-        yield Proposal("of the output left out", "added", apply)
+        if biases and all(biases[part].any() for part in parts):
+            yield Proposal("left out", "added", _projecting(parts, without), _named(parts))
 
 
 def _norms(question: Question) -> Iterator[Proposal]:
-    if (ours := question.steps.norm_heads) is not None:
-        yield Proposal("of q missing", "applied", _replacing(norm_heads=lambda q, k: (q, ours(q, k)[1])))
-        yield Proposal("of k missing", "applied", _replacing(norm_heads=lambda q, k: (ours(q, k)[0], k)))
-        yield Proposal("of q and k missing", "applied", _replacing(norm_heads=None))
-    elif (theirs := question.layer.known.get("norm_heads")) is not None:
-        yield Proposal("of q and k applied", "none", _replacing(norm_heads=theirs))
+    ours, theirs = question.steps.norm_heads, question.layer.known.get("norm_heads")
+    if ours is not None:
+        yield Proposal("missing", "applied", _replacing(norm_heads=lambda q, k: (q, ours(q, k)[1])), "of q")
+        yield Proposal("missing", "applied", _replacing(norm_heads=lambda q, k: (ours(q, k)[0], k)), "of k")
+        yield Proposal("missing", "applied", _replacing(norm_heads=None), "of q and k")
+    elif theirs is not None:
+        yield Proposal("applied", "missing", _replacing(norm_heads=theirs), "of q and k")
 
 
 def _orders(question: Question) -> Iterator[Proposal]:
     """Propose other orders of the heads, matched head by head where arrays show them."""
-    if question.steps.project is None:
-        return
-    made, given = question.made, question.layer.arrays
-    shown = [
-        [name for name in (f"{part}_projected", f"{part}_normed", part) if name in given.keys() & made]
-        for part in "qkv"
-    ]
-    matched = [_order_of(made[names[0]], given[names[0]]) if names else None for names in shown]
-    tried = [matched] if any(order is not None for order in matched) else []
-    if not any(shown):
-        heads = len(question.steps.key_heads)
-        orders = [np.roll(np.arange(heads), shift) for shift in (1, -1)] + [np.arange(heads)[::-1]]
-        for first, second in combinations(range(heads), 2):
-            orders.append(swapped := np.arange(heads))
-            swapped[[first, second]] = second, first
-        if heads <= _FEW_HEADS:
-            orders = [np.array(order) for order in permutations(range(heads))][1:]
+    made, given, heads = question.made, question.layer.arrays, len(question.steps.key_heads)
+    shown = [next((n for n in (f"{part}_projected", f"{part}_normed", part) if n in given), "") for part in "qkv"]
+    tried: list[list[Array | None]] = [[_order_of(made[name], given[name]) if name else None for name in shown]]
+    if not any(shown) and heads <= _FEW_HEADS:
+        orders = [np.array(order) for order in permutations(range(heads))][1:]
+        tried = [[order] + [order if heads == len(made["v"]) else None] * 2 for order in orders]
         tried += [[order, None, None] for order in orders]
-        tried += [[order] * 3 for order in orders] if heads == len(made["v"]) else []
-    for picked in tried:
-        moved = [part for part, order in enumerate(picked) if order is not None]
-        change = _projecting(moved, lambda _, part, x, array, picked=picked: array[picked[part]])  # type: ignore[misc]
-        yield Proposal(f"{_parts_named(moved)} {','.join(map(str, picked[moved[0]]))}", "0,1,2…", change)  # type: ignore[arg-type]
+    for picked in tried if question.steps.project else ():
+        if moved := {part: order for part, order in enumerate(picked) if order is not None}:
+            change = _projecting(moved, lambda _, part, x, array, moved=moved: array[moved[part]])  # type: ignore[misc]
+            order = next(iter(moved.values())).tolist()
+            yield Proposal(",".join(map(str, order)), ",".join(map(str, sorted(order))), change, _named(moved))
 
 
 def _order_of(made: Array, given: Array) -> Int[np.ndarray, " H"] | None:
@@ -268,43 +223,43 @@ def _layers(question: Question) -> Iterator[Proposal]:
 
 def _weights(question: Question) -> Iterator[Proposal]:
     """Propose the other run's weights of a projection, where it is a checkpoint."""
-    if (theirs := question.layer.known.get("project")) is not None and question.steps.project is not None:
-        for parts in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)):
-            change = _projecting(parts, lambda _, part, x, array: theirs(x)[part])
-            yield Proposal(_parts_named(parts), "the reference's", change)
+    theirs: Callable[[Array], Any] = question.layer.known.get("project", None)
+    for parts in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)) if theirs and question.steps.project else ():
+        yield Proposal("differ", "", _projecting(parts, lambda _, part, x, made: theirs(x)[part]), _named(parts))
 
 
 def _outputs(question: Question) -> Iterator[Proposal]:
-    for name, where in (("project_output", "of the output projection"), ("finish", "behind the attention")):
-        if question.layer.known.get(name) is not None and question.parted in ("attention", "next"):
-            yield Proposal(where, "the reference's", _replacing(**{name: question.layer.known[name]}))
+    """Propose the output projection without its bias, and the other run's weights of it and behind the attention."""
+    if (ours := question.steps.project_output) is None or question.parted not in ("attention", "next"):
+        return
+
+    def without(_: int, steps: Steps) -> Steps:
+        output = steps.project_output or ours
+        return replace(steps, project_output=lambda heads: output(heads) - output(np.zeros_like(heads[:, :1])))
+
+    yield Proposal("left out", "added", without, "projection's bias")
+    for name, of in (("project_output", "projection's weights"), ("finish", "weights behind the attention")):
+        if (theirs := question.layer.known.get(name)) is not None:
+            yield Proposal("differ", "", _replacing(**{name: theirs}), of)
 
 
 # --- scores, mask and weights ------------------------------------------------------------------------------
 
 
-def _scale(question: Question) -> Iterator[Proposal]:
-    if (ours := question.steps.scale) is not None and question.is_after("scores"):
-        usual = 1.0, ours**2, ours**0.5, ours * 2**0.5, ours / 2**0.5
-        yield from _of_scores(question, "scale", usual, ours / 64, ours * 64)
-
-
-def _softcap(question: Question) -> Iterator[Proposal]:
-    if question.is_after("scores"):
-        yield from _of_scores(question, "softcap", (None, 20.0, 30.0, 50.0), 0.5, 500.0)
-
-
-def _of_scores(
-    question: Question, name: str, usual: Iterable[float | None], low: float, high: float
-) -> Iterator[Proposal]:
-    """Propose values of a number: the one that the other run is known to have, or else usual ones and a solved one."""
+def _number_of(name: str, question: Question) -> Iterator[Proposal]:
+    """Propose a scale or a softcap: that of the other run where it is known, else usual ones and the solved one."""
     ours, known = getattr(question.steps, name), question.layer.known
-    solved = [] if name in known else [usual, _values(question, lambda value: _replacing(**{name: value}), low, high)]
-    for values in solved or [[known[name]]]:
-        shown = ((_number(value), value) for value in values)
-        yield from (
-            Proposal(text, _number(ours), _replacing(**{name: one})) for text, one in shown if text != _number(ours)
-        )
+    if not question.is_after("scores") or (ours is None and name == "scale"):
+        return
+    usual: tuple[float | None, ...] = (None, 20.0, 30.0, 50.0)
+    low, high = 0.5, 500.0
+    if name == "scale":
+        usual, low, high = (1.0, ours**2, ours**0.5, ours * 2**0.5, ours / 2**0.5), ours / 64, ours * 64
+    solved = _values(question, lambda value: _replacing(**{name: value}), low, high)
+    for values in [[known[name]]] if name in known else [usual, solved]:
+        for value in values:
+            if short_number(value) != short_number(ours):
+                yield Proposal(short_number(value), short_number(ours), _replacing(**{name: value}))
 
 
 def _bias(question: Question) -> Iterator[Proposal]:
@@ -312,17 +267,13 @@ def _bias(question: Question) -> Iterator[Proposal]:
     if mask is None or not question.is_after("scores"):
         return
     of_alibi = alibi(len(steps.key_heads), *mask.shape[1:])
-
-    def named(bias: Float[np.ndarray, "#H T K"] | None) -> str:
-        if bias is None or not bias.any():
-            return "none"
-        apart = bias - of_alibi
-        highest = np.where(mask, apart, -np.inf).max(axis=-1)  # a constant of a row changes no weight
-        return "ALiBi" if (highest - np.where(mask, apart, np.inf).min(axis=-1)).max() < 1e-2 else "relative"
-
-    for theirs in [known["bias"]] if "bias" in known else [None, of_alibi]:
-        if (theirs is None) != (steps.bias is None) or not np.array_equal(theirs, steps.bias):
-            yield Proposal(named(theirs), named(steps.bias), _replacing(bias=theirs))
+    names = [
+        "none" if bias is None or not bias.any() else "ALiBi" if is_alibi(bias, mask) else "relative"
+        for bias in (steps.bias, known.get("bias"), of_alibi)
+    ]
+    for theirs, name in [(known["bias"], names[1])] if "bias" in known else [(None, "none"), (of_alibi, names[2])]:
+        if (theirs is None) != (steps.bias is None) or (theirs is not None and (theirs != steps.bias).any()):
+            yield Proposal(name, names[0], _replacing(bias=theirs))
 
 
 def _key_heads(question: Question) -> Iterator[Proposal]:
@@ -337,7 +288,10 @@ def _masks(question: Question) -> Iterator[Proposal]:
         return
 
     def with_mask(theirs: Array) -> Apply:  # in layers of the same kind
-        return lambda _, steps: replace(steps, mask=theirs if np.array_equal(steps.mask, ours) else steps.mask)
+        def apply(_: int, steps: Steps) -> Steps:
+            return replace(steps, mask=theirs) if steps.mask is not None and np.array_equal(steps.mask, ours) else steps
+
+        return apply
 
     def differing(theirs: Array) -> Int[np.ndarray, " R"]:
         return replace(question, steps=replace(question.steps, mask=theirs)).rows
@@ -351,8 +305,8 @@ def _masks(question: Question) -> Iterator[Proposal]:
 def _sinks(question: Question) -> Iterator[Proposal]:
     ours, theirs = question.steps.sinks, question.layer.known.get("sinks")
     if (ours is not None or theirs is not None) and question.is_after("sinks"):
-        values = ["ignored" if sinks is None else "used" for sinks in (theirs, ours)]
-        yield Proposal(*values, _replacing(sinks=theirs))
+        there, here = ("ignored" if sinks is None else "used" for sinks in (theirs, ours))
+        yield Proposal(there, here, _replacing(sinks=theirs))
 
 
 # In the order in which they are tried: the stages in the order of computation, in each the likeliest first.
@@ -370,8 +324,9 @@ CANDIDATES = (
     Candidate("key heads", "scores", _key_heads),
     Candidate("sinks", "sinks", _sinks),
     Candidate("score bias", "scores", _bias),
-    Candidate("scale", "scores", _scale),
-    Candidate("softcap", "scores", _softcap),
+    Candidate("scale", "scores", partial(_number_of, "scale")),
+    Candidate("softcap", "scores", partial(_number_of, "softcap")),
     Candidate("projection weights", "projections", _weights),
-    Candidate("weights", "output", _outputs),
+    Candidate("output", "output", _outputs),
 )
+OF_PROJECTIONS = (_biases, _layers)  # that change queries, keys and values alike

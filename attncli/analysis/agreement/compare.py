@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
-from attncli.analysis.agreement.causes import CANDIDATES, Candidate, Proposal
+from attncli.analysis.agreement.causes import CANDIDATES, OF_PROJECTIONS, Candidate, Proposal
 from attncli.analysis.agreement.question import Cell, Floors, Following, Question
-from attncli.analysis.runs import RunLayer, Side
+from attncli.analysis.runs import RunLayer, Side, check_sizes, group_keys, with_next
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, Steps
 from attncli.attention import Rounding
 from attncli.errors import InputError
@@ -47,7 +44,7 @@ class Agreement:
 
     names: tuple[str, str]  # A and B
     dtype: str  # whose rounding is expected
-    rows: dict[int, dict[str, Cell]] = field(default_factory=dict)  # the difference at each stage of each layer
+    rows: dict[int, dict[str, Cell]] = field(default_factory=dict)  # the difference of each array of each layer
     partings: list[Parting] = field(default_factory=list)  # the first one first
     notes: list[str] = field(default_factory=list)
 
@@ -103,13 +100,13 @@ class _Walk:
     def run(self) -> None:
         self._read_tokens()
         x = twin = self.reference.embed and self.reference.embed(None)
-        for layer, after in _with_next(self.other.layers()):
+        for layer, after in with_next(self.other.layers()):
             steps = self.reference.steps(layer.index, layer.arrays.get("input", x) if layer.index else x)
             if steps is None:
                 continue
-            _group_keys(steps.key_heads, layer, after)
+            group_keys(steps.key_heads, layer, after)
             if not self.result.rows:
-                _check_sizes(steps, layer)
+                check_sizes(steps, layer)
             with self.reference.holding():
                 x, twin = self._compare_layer(layer, steps, twin, after)
             if self.pending is not None and self.pending.layers != [layer.index]:
@@ -127,10 +124,11 @@ class _Walk:
             raise InputError("the two runs have other tokens; give two runs of one sentence")
         self.reference = self.reference.reading(theirs)
         place = next((i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), len(ours))
-        values = [f"{ids[place] if place < len(ids) else 'none'} at {place}" for ids in (theirs, ours)]
+        values = [f"{[*ids[place : place + 1]]} at {place}" for ids in (theirs, ours)]
         if theirs == ours[1:] or theirs[1:] == ours:
             values = [f"{ids[0]} at the start" for ids in (theirs, ours)]
-        solved = Solved(Candidate("token ids", "tokens", iter), Proposal(*values, lambda _, steps: steps), 0.0)
+        proposal = Proposal(values[0], values[1], lambda _, steps: steps)
+        solved = Solved(Candidate("token ids", "tokens", lambda _: iter([proposal])), proposal, 0.0)
         self._add(0, solved, Cell(1.0, None, False))
 
     def _compare_layer(
@@ -142,8 +140,10 @@ class _Walk:
             partial(steps.run, given), partial(replace(steps, x=twin).run, given, rounding=self.rounding), following
         )
         question = Question(layer, self.reference, steps, floors, following)
-        self.result.rows[layer.index] = _by_stage(replace(question, parted=name) for name in question.apart)
+        self.result.rows[layer.index] = {name: replace(question, parted=name).cell for name in question.apart}
         while parted := [name for name in question.apart if question.parts(name)]:
+            if parted == ["next"] and self._is_of_next(question, after):
+                break
             # Arrays of one stage are independent: one of them may have a fault that another has not.
             asked = [replace(question, parted=name) for name in parted]
             solved = next(filter(None, map(self._solved, asked)), None) or _solve_two(asked[0], self.found)
@@ -154,6 +154,7 @@ class _Walk:
             for one in solved:
                 self._add(layer.index, one, first.cell)
                 question = replace(question, steps=one.proposal.apply(layer.index, question.steps))
+            question = replace(question, following=self._following(after))
         if "next" in given or "next" not in question.made:
             return given.get("next"), given.get("next")
         is_changed = question.steps is not steps
@@ -165,6 +166,15 @@ class _Walk:
         if after is None or steps is None or steps.project is None:
             return None
         return Following([steps, *(one.proposal.apply(after.index, steps) for one in self.found)], after.arrays)
+
+    def _is_of_next(self, question: Question, after: RunLayer | None) -> bool:
+        """Return whether a change of the next layer's projections explains its arrays: then it is asked there."""
+        if after is None or question.following is None:
+            return False
+        steps = question.following.variants[0]
+        asked, x = replace(question, layer=after, steps=steps), question.made["next"]
+        changed = (one.apply(after.index, steps) for solve in OF_PROJECTIONS for one in solve(asked))
+        return any(not question.parts("next", Following([one], after.arrays).difference(x)) for one in changed)
 
     def _solved(self, question: Question) -> list[Solved]:
         """Return a cause that was found before, or a new one; empty without one that explains the difference."""
@@ -178,7 +188,7 @@ class _Walk:
         parts = sorted({name[0] for name in arrays if question.parts(name)})
         if parts and len(parts) < len(arrays) and question.parted in arrays:
             parting.stage = "projections"
-            parting.cause = Cause("projection weights", f"of {' and '.join(parts)}", "the reference's", None)
+            parting.cause = Cause(f"projection weights of {' and '.join(parts)}", "differ", "", None)
         if question.parted == "next" and question.following is not None:
             self.pending = self.pending or parting
         elif self.pending is None:
@@ -189,9 +199,10 @@ class _Walk:
         values = (proposal.ours, proposal.theirs) if self.is_swapped else (proposal.theirs, proposal.ours)
         bits = [side.weight_bits for side in (self.reference, self.other)]
         is_small = bits[0] != bits[1] and cell.difference <= _OF_BITS * 2.0 ** -min(bits)
-        is_rounding = is_small and name in ("projection weights", "weights")
+        is_rounding = is_small and name == "projection weights"
         self.found += [solved] * (solved not in self.found)
-        self._merge(Parting(stage, [index], cell, Cause(name, *values, undone), is_rounding))
+        cause = Cause(f"{name} {proposal.of}".rstrip(), *values, undone)
+        self._merge(Parting(stage, [index], cell, cause, is_rounding))
 
     def _merge(self, parting: Parting) -> None:
         cause = parting.cause and parting.cause[:3]
@@ -233,47 +244,3 @@ def _solve_two(question: Question, found: list[Solved]) -> list[Solved]:
             both = [first if first in found else first._replace(undone=solved[0].undone), *solved]
             return sorted(both, key=lambda one: STAGES.index(one.candidate.stage))
     return []
-
-
-def _with_next(layers: Iterator[RunLayer]) -> Iterator[tuple[RunLayer, RunLayer | None]]:
-    """Yield each layer with the next one, where the arrays of that are all that shows its input."""
-    previous: RunLayer | None = None
-    for layer in layers:
-        if previous is not None:
-            is_next = layer.index == previous.index + 1 and "next" not in previous.arrays
-            yield previous, layer if is_next else None
-        previous = layer
-    if previous is not None:
-        yield previous, None
-
-
-def _group_keys(groups: Array, *layers: RunLayer | None) -> None:
-    """Give layers a key head for each group of heads, where the other run wrote one for each head."""
-    for given in (layer.arrays for layer in layers if layer is not None):
-        for order in (groups, np.arange(len(groups)) % (groups.max() + 1)):
-            first = np.unique(order, return_index=True)[1]
-            for name in given.keys() & {"k_normed", "k", "v"}:
-                written = given[name]
-                if len(written) == len(groups) > len(first) and np.array_equal(written[first][order], written):
-                    given[name] = written[first]
-
-
-def _check_sizes(steps: Steps, layer: RunLayer) -> None:
-    """Raise InputError for arrays of other shapes than those of the reference."""
-    made = steps.run({})
-    for name in made.keys() & layer.arrays:
-        ours, theirs = made[name].shape, layer.arrays[name].shape
-        if ours != theirs:
-            shapes = f"layer {layer.index} has {name} of shape {[*theirs]} in one run and {[*ours]} in the other"
-            raise InputError(f"{shapes}; give two runs of one checkpoint and one text")
-
-
-def _by_stage(questions: Iterable[Question]) -> dict[str, Cell]:
-    """Return the largest difference of each stage."""
-    stages: dict[str, Cell] = {}
-    for question in questions:
-        stage, cell = STAGE_OF[question.parted], question.cell
-        before = stages.setdefault(stage, cell)
-        if (cell.agrees, -cell.difference) < (before.agrees, -before.difference):
-            stages[stage] = cell
-    return stages

@@ -6,7 +6,7 @@ A field has a default only where files of older versions lack it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from attncli.engines.numpy.model_spec import (
     Residual,
     Unembedding,
 )
-from attncli.engines.numpy.ops import ACTIVATIONS, layer_norm, rms_norm
+from attncli.engines.numpy.ops import ACTIVATIONS, base_of, frequencies_of, layer_norm, rms_norm, yarn
 from attncli.masks.expressions import Atom
 from attncli.trace.selection import MOST
 
@@ -408,3 +408,27 @@ def _stretched(fields: ConfigReader, frequencies: Frequencies, positions: int) -
     between = (1 - smooth) * frequencies / np.float32(factor) + smooth * frequencies
     stretched = np.where(waves > trained / low, frequencies / np.float32(factor), between)
     return np.where(waves < trained / high, frequencies, stretched).astype(np.float32)
+
+
+_FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0)
+_TRAINED = tuple(2**power for power in (13, 12, 11, 15, 14, 17, 16, 10, 9, 8, 7, 6, 5, 4))  # tokens of the training
+
+
+def usual_scalings(base: float, count: int) -> Iterator[tuple[str, Frequencies, float]]:
+    """Yield the names and the frequencies of usual scalings, and their factor of rotated dimensions."""
+    whole = frequencies_of(base, count)
+    yield from ((f"linear {factor:g}", (whole / np.float32(factor)).astype(np.float32), 1.0) for factor in _FACTORS)
+    for trained, factor in ((trained, factor) for trained in _TRAINED for factor in _FACTORS):
+        how = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        how["original_max_position_embeddings"] = trained
+        yield f"llama3 {factor:g}", rope_of(how, {"rope_theta": base}, 2 * count, trained), 1.0
+        for magnitude in (0.1 * math.log(factor) + 1, 1.0):
+            yield f"yarn {factor:g}", yarn(base, count, factor, trained), magnitude
+
+
+def scaling_of(frequencies: Frequencies) -> str:
+    """Return the name of the scaling of frequencies; of other ones than linear the largest factor."""
+    ratio = frequencies_of(base_of(frequencies), len(frequencies)) / frequencies
+    if np.allclose(ratio, ratio[0], rtol=1e-3):
+        return "none" if abs(ratio[0] - 1) < 1e-3 else f"linear {ratio[0]:.4g}"
+    return f"by {ratio.max():.4g}"

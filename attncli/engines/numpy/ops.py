@@ -109,7 +109,7 @@ class Rope(NamedTuple):
 
     def rotate(self, x: Float[np.ndarray, "H T D"], positions: Float[np.ndarray, " T"]) -> Float[np.ndarray, "H T D"]:
         """Return queries or keys, rotated by their positions."""
-        angles, width = np.float32(positions)[:, None] * self.frequencies, 2 * len(self.frequencies)
+        angles, width = positions.astype(np.float32)[:, None] * self.frequencies, 2 * len(self.frequencies)
         if self.is_interleaved:
             x = np.concatenate([x[..., :width:2], x[..., 1:width:2], x[..., width:]], axis=-1)
         x = rotated(x, angles)
