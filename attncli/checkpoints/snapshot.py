@@ -122,8 +122,8 @@ def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False, for
         raise LoadError(f"{visible(name)} is a file; --model takes a folder or a name on the hub")
     files = CheckpointFolder(Path(path) if os.path.exists(path) else cached_snapshot(name, revision))
     has_weights = files.has_weights or not files.sizes.keys().isdisjoint((ADAPTER, *_WEIGHTS))
-    if os.path.isdir(path) and not has_weights and graphs_of(Path(path)):
-        return _exported(shown, Path(path), options)
+    if os.path.isdir(files.path) and not has_weights and graphs_of(files.path):
+        return _exported(shown, files.path, options)
     if os.path.isdir(path) and files.sizes.keys().isdisjoint((CONFIG, ADAPTER)):
         files = CheckpointFolder(_only_checkpoint(files.path))
         shown = os.path.join(path, *files.path.relative_to(path).parts)

@@ -10,8 +10,8 @@ import torch
 from imported import HEAVY, PROGRAM, imported_by
 from onnx_exports import exported, model_of, write
 from refusals import INPUT, LOAD, NOT_EXPOSED, USAGE, refused
-from running import Run
-from small_checkpoints import minilm_folder
+from running import Run, program
+from small_checkpoints import hub_cache, minilm_folder
 
 import attncli
 
@@ -47,6 +47,12 @@ def test_a_folder_and_its_graph_are_the_checkpoint(bert: Path, attn: Run) -> Non
     shown = attn("diff", "-m", bert / "checkpoint", "-m", bert / "model", TEXT)
     assert "No head of 4 changed" in shown.out
     assert "float32 on cpu · onnxruntime" in shown.out
+
+
+def test_the_cache_of_the_hub_is_read(bert: Path, tmp_path: Path) -> None:
+    environment = hub_cache(tmp_path, "some/bert", str(bert / "model"))
+    shown = program("inspect", "-m", "some/bert", TEXT, "--show", "shapes", env=environment)
+    assert shown.stdout.startswith("some/bert · bert · 2 layers")
 
 
 def test_many_sentences_and_views(bert: Path, attn: Run) -> None:
