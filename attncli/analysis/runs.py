@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.steps import Array, Steps
+from attncli.analysis.steps import Array, Arrays, LayerSteps
+from attncli.attention import difference
 from attncli.engines.engine import NativeSource
 from attncli.engines.numpy.forward import Layer, RaggedBatch, TokenIds
 from attncli.engines.numpy.ops import Rope
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 _MOST_TOKENS = 2048  # the scores of all heads of a layer are in memory
 _KINDS = ("self", "encoder")  # of attention to the tokens of the text
-_TRACED = ("scale", "softcap", "bias", "sinks", "mask")  # what a trace is known to compute with
+_TRACED = ("scale", "softcap", "bias", "sinks", "mask")  # what a trace is stated to compute with
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class RunLayer:
 
     index: int
     arrays: dict[str, Array]  # that the run made
-    known: Mapping[str, Any]  # fields of `Steps` that it is known to compute with
+    stated: Mapping[str, Any]  # fields of `LayerSteps` that it is stated to compute with
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class Side:
     name: str
     dtype: str  # of its computation
     layers: Callable[[], Iterator[RunLayer]]  # computed or read one after the other
-    steps: Callable[[int, Hidden | None], Steps | None]  # of a layer, for hidden states; None of one it has not
-    token_ids: tuple[int, ...] | None = None  # that it read; None where they are not known
+    steps: Callable[[int, Hidden | None], LayerSteps | None]  # of a layer, for hidden states; None of one it has not
+    token_ids: tuple[int, ...] | None = None  # that it read; None where they are not stated
     weight_bits: int = 24  # of a weight that hold digits
     indices: Sequence[int] = ()  # layers that can be computed from hidden states
     embed: Callable[[Int[np.ndarray, " T"] | None], Hidden] | None = None  # positions, or None for its own → first x
@@ -78,14 +79,14 @@ def saved_side(path: str) -> Side:
 
 def _check_length(name: str, tokens: int) -> None:
     if tokens > _MOST_TOKENS:
-        raise InputError(f"{name} has {tokens:,} tokens; attn diff --first compares at most {_MOST_TOKENS:,}")
+        raise InputError(f"{name} has {tokens:,} tokens; attn diff --first compares at most {_MOST_TOKENS:,} tokens")
 
 
 # --- a checkpoint ------------------------------------------------------------------------------------------
 
 
 def computed_side(forward: NativeForward, name: str) -> Side:
-    """Return the run of the native engine, of which one layer at a time is in memory."""
+    """Return the run of the native engine, which has one layer at a time in memory."""
     model, ids = forward.model, tuple(forward.sentence.ids)
     _check_length(name, len(ids))
     layer, how = Layer(model, 0, None), model.spec.projections
@@ -116,7 +117,7 @@ def computed_side(forward: NativeForward, name: str) -> Side:
     )  # fmt: skip
 
 
-def _native_steps(forward: NativeForward, index: int, x: Hidden | None) -> Steps | None:
+def _native_steps(forward: NativeForward, index: int, x: Hidden | None) -> LayerSteps | None:
     if index >= len(forward.model.spec.layers):  # the hidden states behind the last layer
         return None
     model, layer, count = forward.model, Layer(forward.model, index, forward.mask), len(forward.sentence.ids)
@@ -126,7 +127,7 @@ def _native_steps(forward: NativeForward, index: int, x: Hidden | None) -> Steps
     def turned(*arrays: Float[np.ndarray, "_ _ D"]) -> Any:  # `[T, H, D]` to `[H, T, D]`, and back
         return tuple(np.ascontiguousarray(array.swapaxes(0, 1)) for array in arrays)
 
-    return Steps(
+    return LayerSteps(
         positions=np.arange(count),
         scale=how.scale,
         mask=_cells(RuleMask(layer.mask or how.mask, count, count, heads), heads, count),
@@ -164,7 +165,7 @@ def traced_side(trace: Trace, name: str) -> Side:
     _check_length(name, len(trace.key_tokens))
     of_index = {layer.layer: layer for layer in trace.layers if layer.kind in _KINDS}
 
-    def steps(index: int, x: Hidden | None = None) -> Steps | None:
+    def steps(index: int, x: Hidden | None = None) -> LayerSteps | None:
         if (layer := of_index.get(index)) is None:
             return None
         if layer.q is None or layer.k is None or layer.v is None or layer.scale is None:
@@ -173,7 +174,7 @@ def traced_side(trace: Trace, name: str) -> Side:
                 f"layer {index} of {name} has no {missing}; attn diff --first needs q, k, v and scale"
             )
         heads, queries, keys = layer.cells
-        return Steps(
+        return LayerSteps(
             positions=np.arange(keys)[keys - queries :],
             scale=layer.scale,
             mask=_cells(layer.mask, heads, queries),
@@ -189,8 +190,8 @@ def traced_side(trace: Trace, name: str) -> Side:
             made, weights = steps(index), replace(layer, heads=tuple(range(layer.num_heads))).weights
             assert made is not None
             arrays = made.run({"weights": weights}) | {"weights": weights}
-            known = {field: getattr(made, field) for field in _TRACED}
-            yield RunLayer(index, {array: arrays[array] for array in arrays if "_" not in array}, known)
+            stated = {field: getattr(made, field) for field in _TRACED}
+            yield RunLayer(index, {array: arrays[array] for array in arrays if "_" not in array}, stated)
 
     return Side(name, trace.source.dtype, layers, steps, tuple(trace.key_tokens.ids))
 
@@ -205,17 +206,17 @@ def captured_side(capture: Capture, name: str) -> Side:
             layer, after = stored[index], stored.get(index + 1)
             arrays: dict[str, Any] = {"input": layer.input, f"q{end}": layer.q, f"k{end}": layer.k, "v": layer.v}
             arrays |= {"attention": layer.output, "next": after and after.input}
-            known = {"scale": layer.scale, "mask": _planes(layer.mask), "positions": capture.positions}
-            yield RunLayer(index, _present(arrays), _present(known))
+            stated = {"scale": layer.scale, "mask": _planes(layer.mask), "positions": capture.positions}
+            yield RunLayer(index, _present(arrays), _present(stated))
 
-    def steps(index: int, x: Hidden | None) -> Steps | None:
+    def steps(index: int, x: Hidden | None) -> LayerSteps | None:
         layer = stored.get(index)
         if layer is None or layer.q is None or layer.k is None or layer.v is None:
             return None
         (heads, queries, _), keys = layer.q.shape, layer.k.shape[1]
         recorded = {"q_normed": layer.q, "k_normed": layer.k, "v": layer.v}
         groups, positions = np.arange(heads) // (heads // len(layer.k)), np.arange(keys)[keys - queries :]
-        return Steps(positions, layer.scale, _planes(layer.mask), groups, recorded=recorded)
+        return LayerSteps(positions, layer.scale, _planes(layer.mask), groups, recorded=recorded)
 
     ids = None if capture.token_ids is None else tuple(capture.token_ids.tolist())
     return Side(name, capture.dtype, layers, steps, ids)
@@ -236,6 +237,19 @@ def _planes(mask: Bool[np.ndarray, "*H T K"] | None) -> Bool[np.ndarray, "#H T K
 # --- layers of two runs ------------------------------------------------------------------------------------
 
 
+class Following(NamedTuple):
+    """Next layer, whose queries, keys and values are all that shows the output of a layer."""
+
+    variants: Sequence[LayerSteps]  # of the reference: as it is, and with each cause that was found
+    theirs: Arrays  # arrays of the other run
+
+    def difference(self, x: Array) -> Float[np.ndarray, " T"]:
+        """Return the difference of the array that agrees best for an input; others may differ by their own fault."""
+        runs = (replace(steps, x=x).run({}, "k") for steps in self.variants)
+        apart = [difference(made[name], self.theirs[name]) for made in runs for name in made.keys() & self.theirs]
+        return min(apart, key=lambda one: float(one.max()))
+
+
 def with_next(layers: Iterator[RunLayer]) -> Iterator[tuple[RunLayer, RunLayer | None]]:
     """Yield each layer with the next one, where the arrays of that are all that shows its input."""
     previous: RunLayer | None = None
@@ -250,16 +264,16 @@ def with_next(layers: Iterator[RunLayer]) -> Iterator[tuple[RunLayer, RunLayer |
 
 def group_keys(groups: Array, *layers: RunLayer | None) -> None:
     """Give layers a key head for each group of heads, where the other run wrote one for each head."""
-    for given in (layer.arrays for layer in layers if layer is not None):
+    for arrays in (layer.arrays for layer in layers if layer is not None):
         for order in (groups, np.arange(len(groups)) % (groups.max() + 1)):
             first = np.unique(order, return_index=True)[1]
-            for name in given.keys() & {"k_normed", "k", "v"}:
-                written = given[name]
-                if len(written) == len(groups) > len(first) and np.array_equal(written[first][order], written):
-                    given[name] = written[first]
+            for name in arrays.keys() & {"k_normed", "k", "v"}:
+                keys = arrays[name]
+                if len(keys) == len(groups) > len(first) and np.array_equal(keys[first][order], keys):
+                    arrays[name] = keys[first]
 
 
-def check_sizes(steps: Steps, layer: RunLayer) -> None:
+def check_sizes(steps: LayerSteps, layer: RunLayer) -> None:
     """Raise InputError for arrays of other shapes than those of the reference."""
     made = steps.run({})
     for name in made.keys() & layer.arrays:
@@ -267,3 +281,13 @@ def check_sizes(steps: Steps, layer: RunLayer) -> None:
         if ours != theirs:
             shapes = f"layer {layer.index} has {name} of shape {[*theirs]} in one run and {[*ours]} in the other"
             raise InputError(f"{shapes}; give two runs of one checkpoint and one text")
+
+
+def ids_apart(first: Sequence[int], second: Sequence[int]) -> tuple[str, str]:
+    """Return the ids of two runs at the first position at which they differ; of one before all others itself."""
+    if first == second[1:] or first[1:] == second:
+        return f"{first[0]} at the start", f"{second[0]} at the start"
+    place = next((i for i, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), None)
+    place = min(len(first), len(second)) if place is None else place
+    at_first, at_second = ("".join(map(str, ids[place : place + 1])) or "none" for ids in (first, second))
+    return f"{at_first} at {place}", f"{at_second} at {place}"

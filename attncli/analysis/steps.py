@@ -34,8 +34,8 @@ STAGE_OF = {
 
 
 @dataclass(frozen=True)
-class Steps:
-    """Steps of one layer's attention; a candidate replaces one of them. What is not known is None."""
+class LayerSteps:
+    """LayerSteps of one layer's attention; a candidate replaces one of them. What is not known is None."""
 
     positions: Int[np.ndarray, " T"]  # of the tokens
     scale: float | None  # factor of q·k
@@ -53,8 +53,8 @@ class Steps:
     project_output: Callable[[Heads], Hidden] | None = None  # outputs of heads → output of the attention
     finish: Callable[[Hidden, Hidden], Hidden] | None = None  # `x`, that output → hidden states after the layer
 
-    def run(self, given: Arrays, until: str = "next", rounding: Rounding | None = None) -> dict[str, Array]:
-        """Return the array of each stage, computed from the arrays of another run where these are given.
+    def run(self, theirs: Arrays, until: str = "next", rounding: Rounding | None = None) -> dict[str, Array]:
+        """Return the array of each stage, computed from the arrays of another run where these are theirs.
 
         A difference of a stage so is its own, and not that of a stage before it. With a `rounding`, every array is
         rounded: a twin that shows how large the differences of rounding are.
@@ -63,7 +63,7 @@ class Steps:
 
         def stage(**arrays: Array) -> list[Array]:
             made.update({name: array if rounding is None else rounding(array) for name, array in arrays.items()})
-            following = [given.get(name, made[name]) for name in arrays]
+            following = [theirs.get(name, made[name]) for name in arrays]
             return following if rounding is None else [*map(rounding, following)]
 
         with np.errstate(all="ignore"):

@@ -145,7 +145,7 @@ class NativeSource(OpenModel):
         return tokens, tokens
 
     def forward(self, text: str, pair: str | None = None) -> NativeForward:
-        """Return the forward pass of a sentence, of which nothing is computed yet."""
+        """Return the forward pass of a sentence, without computing it."""
         return self._native.forward(text, pair)
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:

@@ -46,10 +46,11 @@ def sentences(agreement: Agreement) -> list[str]:
         parted[1:] = [f"With that undone: {sentence[0].lower()}{sentence[1:]}" for sentence in parted[1:]]
     if not agreement.agrees:
         return parted
-    largest = max((cell.difference for cell in agreement.agreeing), default=0.0)
+    agreeing = [cell for row in agreement.rows.values() for cell in row.values() if cell.agrees]
+    largest = max((cell.difference for cell in agreeing), default=0.0)
     if not largest and not parted:
         return ["A and B agree to the last bit."]
-    ratio = max((cell.difference / cell.rounding for cell in agreement.agreeing if cell.rounding), default=0.0)
+    ratio = max((cell.difference / cell.rounding for cell in agreeing if cell.rounding), default=0.0)
     times = f", {ratio:.1f}× what rounding gives" if ratio else ""
     return [*parted, f"A and B agree: only rounding of {agreement.dtype}, at most {_digits(largest)}{times}."]
 

@@ -7,22 +7,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.agreement.question import Question
-from attncli.analysis.steps import Array, Steps
+from attncli.analysis.agreement.question import LayerQuestion
+from attncli.analysis.steps import Array, LayerSteps
 from attncli.attention import alibi, difference, is_alibi
 from attncli.engines.numpy.families import scaling_of, usual_scalings
 from attncli.engines.numpy.ops import base_of, frequencies_of
 from attncli.masks.nearby import mask_name, masks_near
 from attncli.text import join_ranges, short_number
 
-if TYPE_CHECKING:
-    from jaxtyping import Int
-
-Apply = Callable[[int, Steps], Steps]
+Apply = Callable[[int, LayerSteps], LayerSteps]
 _BASES = (1e4, 1e6, 5e5, 1e5, 1e7, 5e6, 2.5e4, 5e4, 1.5e5, 2e5, 1e3, 5e2, 1e2)
 _FEW_HEADS = 4  # whose orders are all tried, where no array shows heads
 _STEPS, _ROUNDS = 25, 36  # of a search: on the grid, and around its best
@@ -42,7 +39,7 @@ class Candidate(NamedTuple):
 
     name: str
     stage: str
-    solve: Callable[[Question], Iterator[Proposal]]
+    solve: Callable[[LayerQuestion], Iterator[Proposal]]
 
 
 def search(distance: Callable[[float], float], low: float, high: float) -> float:
@@ -57,7 +54,7 @@ def search(distance: Callable[[float], float], low: float, high: float) -> float
     return math.exp((a + b) / 2)
 
 
-def _values(question: Question, apply: Callable[[float], Apply], low: float, high: float) -> Iterator[float]:
+def _values(question: LayerQuestion, apply: Callable[[float], Apply], low: float, high: float) -> Iterator[float]:
     """Yield the number with which an array differs least, the roundest first."""
     index, steps = question.layer.index, question.steps
     solved = search(lambda value: question.distance(apply(value)(index, steps)), low, high)
@@ -75,11 +72,11 @@ def _with_rope(**fields: Any) -> Apply:
 # --- positions and rotation --------------------------------------------------------------------------------
 
 
-def _positions(question: Question) -> Iterator[Proposal]:
+def _positions(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose positions: those that are stated, those at which each key is nearest to the rotated one, or shifted."""
     steps, keys, embed = question.steps, question.layer.arrays.get("k"), question.reference.embed
     ours, solved, rope = steps.positions, list[Array](), steps.rope
-    if (stated := question.layer.known.get("positions")) is not None and len(stated) == len(ours):
+    if (stated := question.layer.stated.get("positions")) is not None and len(stated) == len(ours):
         solved.append(stated)
     if rope is not None and keys is not None and question.parted in ("q", "k"):
         before = question.layer.arrays.get("k_normed", question.made["k_normed"])
@@ -91,32 +88,32 @@ def _positions(question: Question) -> Iterator[Proposal]:
         if not np.array_equal(theirs, ours) and (theirs.any() or rope is None):  # all at 0 are not rotated
             first = None if embed is None or question.layer.index else embed(theirs)
 
-            def apply(index: int, steps: Steps, theirs: Any = theirs, first: Any = first) -> Steps:
+            def apply(index: int, steps: LayerSteps, theirs: Any = theirs, first: Any = first) -> LayerSteps:
                 return replace(steps, positions=theirs, x=steps.x if index or first is None else first)
 
             yield Proposal(join_ranges(theirs.tolist()), join_ranges(ours.tolist()), apply)
 
 
-def _pairs(question: Question) -> Iterator[Proposal]:
+def _pairs(question: LayerQuestion) -> Iterator[Proposal]:
     if rope := question.steps.rope:
         names = ("half-split", "interleaved")[:: -1 if rope.is_interleaved else 1]
         yield Proposal(names[1], names[0], _with_rope(is_interleaved=not rope.is_interleaved))
 
 
-def _width(question: Question) -> Iterator[Proposal]:
+def _width(question: LayerQuestion) -> Iterator[Proposal]:
     if rope := question.steps.rope:
         ours, base, whole = 2 * len(rope.frequencies), base_of(rope.frequencies), question.made["k"].shape[-1]
         yield Proposal("0", str(ours), _replacing(rope=None))
-        usual = (whole, whole // 2, whole // 4, *range(2, whole, 2))
-        for width in dict.fromkeys(2 * (width // 2) for width in usual):
+        common = (whole, whole // 2, whole // 4, *range(2, whole, 2))
+        for width in dict.fromkeys(2 * (width // 2) for width in common):
             if width not in (0, ours):
                 yield Proposal(str(width), str(ours), _with_rope(frequencies=frequencies_of(base, width // 2)))
 
 
-def _base(question: Question) -> Iterator[Proposal]:
+def _base(question: LayerQuestion) -> Iterator[Proposal]:
     if (rope := question.steps.rope) is None or len(rope.frequencies) < 2:
         return
-    base, count, stated = base_of(rope.frequencies), len(rope.frequencies), question.layer.known.get("rope")
+    base, count, stated = base_of(rope.frequencies), len(rope.frequencies), question.layer.stated.get("rope")
     stretched = rope.frequencies / frequencies_of(base, count)
 
     def with_base(value: float) -> Apply:
@@ -126,7 +123,7 @@ def _base(question: Question) -> Iterator[Proposal]:
         yield from (Proposal(short_number(one), short_number(base), with_base(one)) for one in values if one != base)
 
 
-def _scaling(question: Question) -> Iterator[Proposal]:
+def _scaling(question: LayerQuestion) -> Iterator[Proposal]:
     if (rope := question.steps.rope) is None or len(rope.frequencies) < 2:
         return
     base, count = base_of(rope.frequencies), len(rope.frequencies)
@@ -151,10 +148,10 @@ def _named(parts: Iterable[int]) -> str:
     return f"of {', '.join(names)} and {last}" if names else f"of {last}"
 
 
-def _projecting(parts: Collection[int], change: Callable[[Steps, int, Array, Array], Array]) -> Apply:
-    """Return the change of some of the projections, given the steps, their index, the input and what they give."""
+def _projecting(parts: Collection[int], change: Callable[[LayerSteps, int, Array, Array], Array]) -> Apply:
+    """Return the change of some of the projections, from the steps, their index, the input and what they give."""
 
-    def apply(_: int, steps: Steps) -> Steps:
+    def apply(_: int, steps: LayerSteps) -> LayerSteps:
         def project(x: Array) -> Any:
             made = enumerate(steps.project(x) if steps.project else ())
             return tuple(change(steps, part, x, array) if part in parts else array for part, array in made)
@@ -164,8 +161,8 @@ def _projecting(parts: Collection[int], change: Callable[[Steps, int, Array, Arr
     return apply
 
 
-def _biases(question: Question) -> Iterator[Proposal]:
-    def without(steps: Steps, part: int, _: Array, made: Array) -> Array:
+def _biases(question: LayerQuestion) -> Iterator[Proposal]:
+    def without(steps: LayerSteps, part: int, _: Array, made: Array) -> Array:
         return made - steps.biases()[part] if steps.biases else made
 
     biases = question.steps.biases() if question.steps.biases else ()
@@ -174,8 +171,8 @@ def _biases(question: Question) -> Iterator[Proposal]:
             yield Proposal("left out", "added", _projecting(parts, without), _named(parts))
 
 
-def _norms(question: Question) -> Iterator[Proposal]:
-    ours, theirs = question.steps.norm_heads, question.layer.known.get("norm_heads")
+def _norms(question: LayerQuestion) -> Iterator[Proposal]:
+    ours, theirs = question.steps.norm_heads, question.layer.stated.get("norm_heads")
     if ours is not None:
         yield Proposal("missing", "applied", _replacing(norm_heads=lambda q, k: (q, ours(q, k)[1])), "of q")
         yield Proposal("missing", "applied", _replacing(norm_heads=lambda q, k: (ours(q, k)[0], k)), "of k")
@@ -184,14 +181,14 @@ def _norms(question: Question) -> Iterator[Proposal]:
         yield Proposal("applied", "missing", _replacing(norm_heads=theirs), "of q and k")
 
 
-def _orders(question: Question) -> Iterator[Proposal]:
+def _orders(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose other orders of the heads, matched head by head where arrays show them."""
-    made, given, heads = question.made, question.layer.arrays, len(question.steps.key_heads)
-    shown = [next((n for n in (f"{part}_projected", f"{part}_normed", part) if n in given), "") for part in "qkv"]
-    tried: list[list[Array | None]] = [[_order_of(made[name], given[name]) if name else None for name in shown]]
+    made, written, heads = question.made, question.layer.arrays, len(question.steps.key_heads)
+    shown = [next((n for n in (f"{part}_projected", f"{part}_normed", part) if n in written), "") for part in "qkv"]
+    tried: list[list[Array | None]] = [[_order_of(made[name], written[name]) if name else None for name in shown]]
     if not any(shown) and heads <= _FEW_HEADS:
         orders = [np.array(order) for order in permutations(range(heads))][1:]
-        tried = [[order] + [order if heads == len(made["v"]) else None] * 2 for order in orders]
+        tried = [[order, *[order if heads == len(made["v"]) else None] * 2] for order in orders]
         tried += [[order, None, None] for order in orders]
     for picked in tried if question.steps.project else ():
         if moved := {part: order for part, order in enumerate(picked) if order is not None}:
@@ -200,20 +197,20 @@ def _orders(question: Question) -> Iterator[Proposal]:
             yield Proposal(",".join(map(str, order)), ",".join(map(str, sorted(order))), change, _named(moved))
 
 
-def _order_of(made: Array, given: Array) -> Int[np.ndarray, " H"] | None:
+def _order_of(made: Array, written: Array) -> Array | None:
     """Return the order in which the heads of one array are those of another; None if it is the same, or no order is."""
-    if made.shape != given.shape:
+    if made.shape != written.shape:
         return None
-    order = np.square(made[:, None].astype(np.float64) - given[None]).sum(axis=(2, 3)).argmin(axis=0)
+    order = np.square(made[:, None].astype(np.float64) - written[None]).sum(axis=(2, 3)).argmin(axis=0)
     return order if len({*order.tolist()}) == len(order) and (np.diff(order) != 1).any() else None
 
 
-def _layers(question: Question) -> Iterator[Proposal]:
+def _layers(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose the weights of each other layer, in exchange."""
     here = question.layer.index
     for there in set(question.reference.indices) - {here} if question.steps.project else ():
 
-        def apply(index: int, steps: Steps, there: int = there) -> Steps:
+        def apply(index: int, steps: LayerSteps, there: int = there) -> LayerSteps:
             other = question.reference.steps({here: there, there: here}.get(index, index), steps.x)
             fields = ("project", "norm_heads", "project_output", "finish", "biases")
             return replace(steps, **{name: getattr(other, name) for name in fields if index in (here, there)})
@@ -221,89 +218,94 @@ def _layers(question: Question) -> Iterator[Proposal]:
         yield Proposal(str(there), str(here), apply)
 
 
-def _weights(question: Question) -> Iterator[Proposal]:
+def _weights(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose the other run's weights of a projection, where it is a checkpoint."""
-    theirs: Callable[[Array], Any] = question.layer.known.get("project", None)
+    theirs: Any = question.layer.stated.get("project")
     for parts in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)) if theirs and question.steps.project else ():
         yield Proposal("differ", "", _projecting(parts, lambda _, part, x, made: theirs(x)[part]), _named(parts))
 
 
-def _outputs(question: Question) -> Iterator[Proposal]:
+def _embedding(question: LayerQuestion) -> Iterator[Proposal]:
+    if question.parted == "input" and (x := question.layer.stated.get("x")) is not None:
+        yield Proposal("differ", "", lambda index, steps: steps if index else replace(steps, x=x))
+
+
+def _outputs(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose the output projection without its bias, and the other run's weights of it and behind the attention."""
     if (ours := question.steps.project_output) is None or question.parted not in ("attention", "next"):
         return
 
-    def without(_: int, steps: Steps) -> Steps:
+    def without(_: int, steps: LayerSteps) -> LayerSteps:
         output = steps.project_output or ours
         return replace(steps, project_output=lambda heads: output(heads) - output(np.zeros_like(heads[:, :1])))
 
     yield Proposal("left out", "added", without, "projection's bias")
     for name, of in (("project_output", "projection's weights"), ("finish", "weights behind the attention")):
-        if (theirs := question.layer.known.get(name)) is not None:
+        if (theirs := question.layer.stated.get(name)) is not None:
             yield Proposal("differ", "", _replacing(**{name: theirs}), of)
 
 
 # --- scores, mask and weights ------------------------------------------------------------------------------
 
 
-def _number_of(name: str, question: Question) -> Iterator[Proposal]:
-    """Propose a scale or a softcap: that of the other run where it is known, else usual ones and the solved one."""
-    ours, known = getattr(question.steps, name), question.layer.known
+def _number_of(name: str, question: LayerQuestion) -> Iterator[Proposal]:
+    """Propose a scale or a softcap: that of the other run where it is stated, else common ones and the solved one."""
+    ours, stated = getattr(question.steps, name), question.layer.stated
     if not question.is_after("scores") or (ours is None and name == "scale"):
         return
-    usual: tuple[float | None, ...] = (None, 20.0, 30.0, 50.0)
+    common: tuple[float | None, ...] = (None, 20.0, 30.0, 50.0)
     low, high = 0.5, 500.0
     if name == "scale":
-        usual, low, high = (1.0, ours**2, ours**0.5, ours * 2**0.5, ours / 2**0.5), ours / 64, ours * 64
+        common, low, high = (1.0, ours**2, ours**0.5, ours * 2**0.5, ours / 2**0.5), ours / 64, ours * 64
     solved = _values(question, lambda value: _replacing(**{name: value}), low, high)
-    for values in [[known[name]]] if name in known else [usual, solved]:
+    for values in [[stated[name]]] if name in stated else [common, solved]:
         for value in values:
             if short_number(value) != short_number(ours):
                 yield Proposal(short_number(value), short_number(ours), _replacing(**{name: value}))
 
 
-def _bias(question: Question) -> Iterator[Proposal]:
-    steps, mask, known = question.steps, question.steps.mask, question.layer.known
+def _bias(question: LayerQuestion) -> Iterator[Proposal]:
+    steps, mask, stated = question.steps, question.steps.mask, question.layer.stated
     if mask is None or not question.is_after("scores"):
         return
     of_alibi = alibi(len(steps.key_heads), *mask.shape[1:])
     names = [
         "none" if bias is None or not bias.any() else "ALiBi" if is_alibi(bias, mask) else "relative"
-        for bias in (steps.bias, known.get("bias"), of_alibi)
+        for bias in (steps.bias, stated.get("bias"), of_alibi)
     ]
-    for theirs, name in [(known["bias"], names[1])] if "bias" in known else [(None, "none"), (of_alibi, names[2])]:
+    for theirs, name in [(stated["bias"], names[1])] if "bias" in stated else [(None, "none"), (of_alibi, names[2])]:
         if (theirs is None) != (steps.bias is None) or (theirs is not None and (theirs != steps.bias).any()):
             yield Proposal(name, names[0], _replacing(bias=theirs))
 
 
-def _key_heads(question: Question) -> Iterator[Proposal]:
+def _key_heads(question: LayerQuestion) -> Iterator[Proposal]:
     groups = question.steps.key_heads
     count = int(groups.max()) + 1
     if 1 < count < len(groups) and question.is_after("scores"):
         yield Proposal("tiled", "in groups", _replacing(key_heads=np.arange(len(groups)) % count))
 
 
-def _masks(question: Question) -> Iterator[Proposal]:
+def _masks(question: LayerQuestion) -> Iterator[Proposal]:
     if (ours := question.steps.mask) is None or not question.is_after("mask"):
         return
 
     def with_mask(theirs: Array) -> Apply:  # in layers of the same kind
-        def apply(_: int, steps: Steps) -> Steps:
+        def apply(_: int, steps: LayerSteps) -> LayerSteps:
             return replace(steps, mask=theirs) if steps.mask is not None and np.array_equal(steps.mask, ours) else steps
 
         return apply
 
-    def differing(theirs: Array) -> Int[np.ndarray, " R"]:
+    def differing(theirs: Array) -> Array:
         return replace(question, steps=replace(question.steps, mask=theirs)).rows
 
-    stated = question.layer.known.get("mask")
+    stated = question.layer.stated.get("mask")
     for name, near in masks_near(ours, question.rows, differing) if stated is None else [(mask_name(stated), stated)]:
         if not np.array_equal(near, ours):
             yield Proposal(name, mask_name(ours), with_mask(near))
 
 
-def _sinks(question: Question) -> Iterator[Proposal]:
-    ours, theirs = question.steps.sinks, question.layer.known.get("sinks")
+def _sinks(question: LayerQuestion) -> Iterator[Proposal]:
+    ours, theirs = question.steps.sinks, question.layer.stated.get("sinks")
     if (ours is not None or theirs is not None) and question.is_after("sinks"):
         there, here = ("ignored" if sinks is None else "used" for sinks in (theirs, ours))
         yield Proposal(there, here, _replacing(sinks=theirs))
@@ -326,7 +328,9 @@ CANDIDATES = (
     Candidate("score bias", "scores", _bias),
     Candidate("scale", "scores", partial(_number_of, "scale")),
     Candidate("softcap", "scores", partial(_number_of, "softcap")),
+    Candidate("embedding weights", "input", _embedding),
     Candidate("projection weights", "projections", _weights),
     Candidate("output", "output", _outputs),
 )
 OF_PROJECTIONS = (_biases, _layers)  # that change queries, keys and values alike
+OF_WEIGHTS = CANDIDATES[-3:]  # of both runs, which are tried first where one has them rounded

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from attncli.analysis.agreement.causes import CANDIDATES, OF_PROJECTIONS, Candidate, Proposal
-from attncli.analysis.agreement.question import Cell, Floors, Following, Question
-from attncli.analysis.runs import RunLayer, Side, check_sizes, group_keys, with_next
-from attncli.analysis.steps import STAGE_OF, STAGES, Array, Steps
+from attncli.analysis.agreement.causes import CANDIDATES, OF_PROJECTIONS, OF_WEIGHTS, Candidate, Proposal
+from attncli.analysis.agreement.question import Cell, Floors, LayerQuestion
+from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, ids_apart, with_next
+from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps
 from attncli.attention import Rounding
 from attncli.errors import InputError
 
 _OF_BITS = 6.0  # times the last bit of weights, which rounding changes at most
 _MORE = 8  # values that are tried after one that explains a difference, but not those behind
+_MOST_CAUSES = 8  # of a layer
 _PAIRS = 10  # proposals that are tried together with others, where none explains a difference alone
 
 
@@ -53,27 +55,19 @@ class Agreement:
         """Whether rounding explains every difference."""
         return all(parting.is_rounding for parting in self.partings)
 
-    @property
-    def agreeing(self) -> list[Cell]:
-        """The differences that rounding explains."""
-        return [cell for row in self.rows.values() for cell in row.values() if cell.agrees]
-
 
 def compare(first: Side, second: Side) -> Agreement:
-    """Compare two runs of one sentence.
+    """Compare two runs of one sentence; InputError where they have no layer in common, or other sizes.
 
     A layer of the reference is computed from the other run's arrays, so that a difference is its own; its twin, which
     rounds every array, shows what rounding gives. A cause is proved where the reference with it agrees.
-
-    Raises:
-        InputError: they have no layer in common, or other tokens or sizes.
     """
     is_swapped = first.embed is None and second.embed is not None
     reference, other = (second, first) if is_swapped else (first, second)
     rounding = max((Rounding(side.dtype) for side in (first, second)), key=lambda rounding: rounding.unit)
     walk = _Walk(Agreement((first.name, second.name), rounding.dtype), reference, other, is_swapped, rounding)
     walk.run()
-    walk.result.partings.sort(key=lambda parting: (parting.layers[0], STAGES.index(parting.stage)))
+    walk.result.partings = sorted(walk.partings.values(), key=lambda one: (one.layers[0], STAGES.index(one.stage)))
     return walk.result
 
 
@@ -94,7 +88,9 @@ class _Walk:
     other: Side
     is_swapped: bool
     rounding: Rounding
-    found: list[Solved] = field(default_factory=list)
+    solved: list[Solved] = field(default_factory=list)
+    partings: dict[Any, Parting] = field(default_factory=dict)
+    before: float = 0.0  # the largest difference of queries, keys and values of the last layer that rounding explains
     pending: Parting | None = None  # at an output that the next layer's arrays alone show
 
     def run(self) -> None:
@@ -109,10 +105,12 @@ class _Walk:
                 check_sizes(steps, layer)
             with self.reference.holding():
                 x, twin = self._compare_layer(layer, steps, twin, after)
-            if self.pending is not None and self.pending.layers != [layer.index]:
-                self.result.notes.append(f"attn compares no layer after {layer.index - 1}, as their input differs")
+            is_cut = bool(self.partings) if not self.reference.indices else self.pending is not None
+            if is_cut and (self.pending is None or self.pending.layers != [layer.index]):
+                self.result.notes.append(f"attn compares no layer after {layer.index}, as their input differs")
                 break
-        self.result.partings += [self.pending] if self.pending else []
+        if self.pending is not None:
+            self._merge(self.pending)
         if not self.result.rows:
             raise InputError("the two runs have no layer in common; give two runs of one checkpoint")
 
@@ -123,66 +121,67 @@ class _Walk:
         if self.reference.reading is None:
             raise InputError("the two runs have other tokens; give two runs of one sentence")
         self.reference = self.reference.reading(theirs)
-        place = next((i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), len(ours))
-        values = [f"{[*ids[place : place + 1]]} at {place}" for ids in (theirs, ours)]
-        if theirs == ours[1:] or theirs[1:] == ours:
-            values = [f"{ids[0]} at the start" for ids in (theirs, ours)]
-        proposal = Proposal(values[0], values[1], lambda _, steps: steps)
+        proposal = Proposal(*ids_apart(theirs, ours), lambda _, steps: steps)
         solved = Solved(Candidate("token ids", "tokens", lambda _: iter([proposal])), proposal, 0.0)
         self._add(0, solved, Cell(1.0, None, False))
 
     def _compare_layer(
-        self, layer: RunLayer, steps: Steps, twin: Array | None, after: RunLayer | None
+        self, layer: RunLayer, steps: LayerSteps, twin: Array | None, after: RunLayer | None
     ) -> tuple[Array | None, Array | None]:
         """Compare one layer; return its output, and that of the twin."""
-        given, following = layer.arrays, self._following(after)
-        floors = Floors(
-            partial(steps.run, given), partial(replace(steps, x=twin).run, given, rounding=self.rounding), following
+        written, following = layer.arrays, self._following(after)
+        runs = partial(steps.run, written), partial(replace(steps, x=twin).run, written, rounding=self.rounding)
+        floors = Floors(*runs, following, None if self.reference.indices else self.before)
+        question = LayerQuestion(layer, self.reference, steps, floors, following)
+        row = {name: replace(question, parted=name).cell for name in question.apart}
+        self.result.rows[layer.index] = row
+        self.before = max(
+            [cell.difference for name, cell in row.items() if name[0] in "qkv" and cell.agrees], default=0.0
         )
-        question = Question(layer, self.reference, steps, floors, following)
-        self.result.rows[layer.index] = {name: replace(question, parted=name).cell for name in question.apart}
-        while parted := [name for name in question.apart if question.parts(name)]:
-            if parted == ["next"] and self._is_of_next(question, after):
-                break
+        for _ in range(_MOST_CAUSES):
             # Arrays of one stage are independent: one of them may have a fault that another has not.
-            asked = [replace(question, parted=name) for name in parted]
-            solved = next(filter(None, map(self._solved, asked)), None) or _solve_two(asked[0], self.found)
-            if not solved:
-                self._add_unexplained(asked[0])
+            questions = [replace(question, parted=name) for name in question.apart if question.parts(name)]
+            if not questions or (questions[0].parted == "next" and self._is_of_next(question, after)):
                 break
-            self.pending, first = None, asked[0]
+            solved = next(filter(None, map(self._explain, questions)), None) or _solve_two(questions[0], self.solved)
+            if not solved:
+                self._add_unexplained(questions[0])
+                break
+            self.pending = None
             for one in solved:
-                self._add(layer.index, one, first.cell)
+                self._add(layer.index, one, questions[0].cell)
                 question = replace(question, steps=one.proposal.apply(layer.index, question.steps))
             question = replace(question, following=self._following(after))
-        if "next" in given or "next" not in question.made:
-            return given.get("next"), given.get("next")
+        if "next" in written or "next" not in question.made:
+            return written.get("next"), written.get("next")
         is_changed = question.steps is not steps
-        twins = replace(question.steps, x=twin).run(given, rounding=self.rounding) if is_changed else floors.twin
+        twins = replace(question.steps, x=twin).run(written, rounding=self.rounding) if is_changed else floors.twin
         return question.made["next"], twins["next"]
 
     def _following(self, after: RunLayer | None) -> Following | None:
         steps = None if after is None else self.reference.steps(after.index, None)
         if after is None or steps is None or steps.project is None:
             return None
-        return Following([steps, *(one.proposal.apply(after.index, steps) for one in self.found)], after.arrays)
+        return Following([steps, *(one.proposal.apply(after.index, steps) for one in self.solved)], after.arrays)
 
-    def _is_of_next(self, question: Question, after: RunLayer | None) -> bool:
-        """Return whether a change of the next layer's projections explains its arrays: then it is asked there."""
+    def _is_of_next(self, question: LayerQuestion, after: RunLayer | None) -> bool:
+        """Return whether a change of the next layer's projections explains its arrays: then that layer is asked."""
         if after is None or question.following is None:
             return False
-        steps = question.following.variants[0]
-        asked, x = replace(question, layer=after, steps=steps), question.made["next"]
-        changed = (one.apply(after.index, steps) for solve in OF_PROJECTIONS for one in solve(asked))
+        questions, x = replace(question, layer=after, steps=question.following.variants[0]), question.made["next"]
+        changed = [one.apply(after.index, questions.steps) for solve in OF_PROJECTIONS for one in solve(questions)]
         return any(not question.parts("next", Following([one], after.arrays).difference(x)) for one in changed)
 
-    def _solved(self, question: Question) -> list[Solved]:
+    def _explain(self, question: LayerQuestion) -> list[Solved]:
         """Return a cause that was found before, or a new one; empty without one that explains the difference."""
         index = question.layer.index
-        known = (one for one in self.found if question.agreeing(one.proposal.apply(index, question.steps))[0])
-        return [one] if (one := next(known, None)) else _solve(question)
+        stated = (one for one in self.solved if question.agreeing(one.proposal.apply(index, question.steps))[0])
+        if (one := next(stated, None)) is not None:
+            return [one]
+        has_rounded = self.reference.weight_bits != self.other.weight_bits
+        return (_solve(question, OF_WEIGHTS) if has_rounded else []) or _solve(question)
 
-    def _add_unexplained(self, question: Question) -> None:
+    def _add_unexplained(self, question: LayerQuestion) -> None:
         parting = Parting(STAGE_OF[question.parted], [question.layer.index], question.cell)
         arrays = [name for name in question.apart if name[0] in "qkv"]
         parts = sorted({name[0] for name in arrays if question.parts(name)})
@@ -197,28 +196,21 @@ class _Walk:
     def _add(self, index: int, solved: Solved, cell: Cell) -> None:
         (name, stage, _), proposal, undone = solved
         values = (proposal.ours, proposal.theirs) if self.is_swapped else (proposal.theirs, proposal.ours)
-        bits = [side.weight_bits for side in (self.reference, self.other)]
-        is_small = bits[0] != bits[1] and cell.difference <= _OF_BITS * 2.0 ** -min(bits)
-        is_rounding = is_small and name == "projection weights"
-        self.found += [solved] * (solved not in self.found)
+        bits = {self.reference.weight_bits, self.other.weight_bits}
+        is_small = len(bits) > 1 and cell.difference <= _OF_BITS * 2.0 ** -min(bits)
         cause = Cause(f"{name} {proposal.of}".rstrip(), *values, undone)
-        self._merge(Parting(stage, [index], cell, cause, is_rounding))
+        self.solved += [solved] * (solved not in self.solved)
+        self._merge(Parting(stage, [index], cell, cause, is_small and proposal.theirs == "differ"))
 
     def _merge(self, parting: Parting) -> None:
-        cause = parting.cause and parting.cause[:3]
-        same = (
-            one for one in self.result.partings if (one.stage, one.cause and one.cause[:3]) == (parting.stage, cause)
-        )
-        if (before := next(same, None)) is None:
-            self.result.partings.append(parting)
-        else:
-            before.layers += [index for index in parting.layers if index not in before.layers]
+        before = self.partings.setdefault((parting.stage, parting.cause and parting.cause[:3]), parting)
+        before.layers += [index for index in parting.layers if index not in before.layers]
 
 
-def _solve(question: Question) -> list[Solved]:
+def _solve(question: LayerQuestion, candidates: Sequence[Candidate] = CANDIDATES) -> list[Solved]:
     """Return the candidate with which most arrays agree; empty without one."""
     best: tuple[int, list[Solved]] = (0, [])
-    for candidate in CANDIDATES:
+    for candidate in candidates:
         more = _MORE
         for proposal in candidate.solve(question):
             count, undone = question.agreeing(proposal.apply(question.layer.index, question.steps))
@@ -232,15 +224,15 @@ def _solve(question: Question) -> list[Solved]:
     return best[1]
 
 
-def _solve_two(question: Question, found: list[Solved]) -> list[Solved]:
+def _solve_two(question: LayerQuestion, before: list[Solved]) -> list[Solved]:
     """Return two candidates that explain a difference together, the earlier stage first; empty without."""
     index, nearest = question.layer.index, list[tuple[float, int, Solved]]()
     for candidate in CANDIDATES:
         proposals = [Solved(candidate, proposal, 0.0) for proposal in candidate.solve(question)]
         distances = [question.distance(one.proposal.apply(index, question.steps)) for one in proposals]
         nearest += sorted(zip(distances, map(id, proposals), proposals, strict=True))[:2]
-    for first in (*found, *(one for *_, one in sorted(nearest)[:_PAIRS])):
+    for first in (*before, *(one for *_, one in sorted(nearest)[:_PAIRS])):
         if solved := _solve(replace(question, steps=first.proposal.apply(index, question.steps))):
-            both = [first if first in found else first._replace(undone=solved[0].undone), *solved]
+            both = [first if first in before else first._replace(undone=solved[0].undone), *solved]
             return sorted(both, key=lambda one: STAGES.index(one.candidate.stage))
     return []

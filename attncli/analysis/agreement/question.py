@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from attncli.analysis.runs import RunLayer, Side
-from attncli.analysis.steps import STAGE_OF, STAGES, Array, Arrays, Steps
+from attncli.analysis.runs import Following, RunLayer, Side
+from attncli.analysis.steps import STAGE_OF, STAGES, Array, Arrays, LayerSteps
 from attncli.attention import difference
 
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
-
-    Apart = Float[np.ndarray, " T"]  # difference at each token
-
+Apart = Array  # difference at each token
 _LEAST = 2.0**-21  # a relative difference that float32 hardly shows
+_UNSEEN = 4.0  # times a rounding: those of an embedding, a norm and a projection that no array shows
 _TIMES = 8.0  # times the difference of the rounded twin: more is not explained by rounding
 
 
@@ -31,26 +28,14 @@ class Cell(NamedTuple):
     agrees: bool
 
 
-class Following(NamedTuple):
-    """Next layer, whose queries, keys and values are all that shows the output of a layer."""
-
-    variants: Sequence[Steps]  # of the reference: as it is, and with each cause that was found
-    given: Arrays  # arrays of the other run
-
-    def difference(self, x: Array) -> Apart:
-        """Return the difference of the array that agrees best for an input; others may differ by their own fault."""
-        runs = (replace(steps, x=x).run({}, "k") for steps in self.variants)
-        apart = [difference(made[name], self.given[name]) for made in runs for name in made.keys() & self.given]
-        return min(apart, key=lambda one: float(one.max()))
-
-
 @dataclass(frozen=True)
 class Floors:
-    """Largest differences that rounding explains, measured where they are asked for."""
+    """Largest differences that rounding explains, measured when they are needed."""
 
     make: Callable[[], Arrays]  # the arrays of the reference
     make_twin: Callable[[], Arrays]  # those of its rounded twin
     following: Following | None
+    before: float | None = None  # difference of the layer before; None where layers are computed from one another's
 
     @cached_property
     def twin(self) -> Arrays:
@@ -66,6 +51,8 @@ class Floors:
             steps = self.following.variants[0]
             values = [replace(steps, x=arrays["next"]).run({}, "k")["v"] for arrays in (twin, made)]
             apart["next"] = float(difference(*values).max())
+        if self.before is not None:  # what q, k and v were rounded by before is in them, and grows from layer to layer
+            apart |= {name: max(_UNSEEN * apart[name], self.before) for name in apart if name[0] in "qkv"}
         return {name: max(value, 2.0**-24) for name, value in apart.items()}
 
     def explain(self, name: str, apart: float) -> bool:
@@ -74,12 +61,12 @@ class Floors:
 
 
 @dataclass(frozen=True)
-class Question:
+class LayerQuestion:
     """One layer of both runs, and the array in question."""
 
     layer: RunLayer  # of the other run
     reference: Side  # that is computed
-    steps: Steps  # of the reference
+    steps: LayerSteps  # of the reference
     floors: Floors
     following: Following | None = None  # where its arrays are all that shows the output
     parted: str = ""  # name of the array
@@ -95,13 +82,13 @@ class Question:
         return self._apart(self.made)
 
     def _apart(self, made: dict[str, Array]) -> dict[str, Apart]:
-        given = self.layer.arrays
-        apart = {name: difference(made[name], given[name]) for name in STAGE_OF if name in made.keys() & given}
+        written = self.layer.arrays
+        apart = {name: difference(made[name], written[name]) for name in STAGE_OF if name in made.keys() & written}
         if self.following is not None and "next" in made:
             apart["next"] = self.following.difference(made["next"])
         return apart
 
-    def distance(self, steps: Steps) -> float:
+    def distance(self, steps: LayerSteps) -> float:
         """Return the difference of the array in question with other steps."""
         return float(np.linalg.norm(self._apart(steps.run(self.layer.arrays, self.parted))[self.parted]))
 
@@ -109,7 +96,7 @@ class Question:
         """Return whether an array differs by more than rounding."""
         return not self.floors.explain(name, float((self.apart[name] if apart is None else apart).max()))
 
-    def agreeing(self, steps: Steps) -> tuple[int, float]:
+    def agreeing(self, steps: LayerSteps) -> tuple[int, float]:
         """Return how many arrays agree with other steps, and the difference of the one in question.
 
         The number is 0 unless that one agrees, and every one before it that did.
@@ -123,7 +110,7 @@ class Question:
         return sum(not self.parts(name, one) for name, one in whole.items()), float(apart[self.parted].max())
 
     @property
-    def rows(self) -> Int[np.ndarray, " R"]:
+    def rows(self) -> Array:
         """The tokens whose rows of the array in question differ."""
         return np.flatnonzero([self.parts(self.parted, one) for one in self.apart[self.parted]])
 

@@ -101,8 +101,8 @@ def _show_agreement(
     from attncli.analysis.runs import saved_side
 
     if len(files) + len(models) != 2:
-        given = f"--first is given {plural(len(models), 'model')} and {plural(len(files), 'file')}"
-        raise UsageError(f"{given}; give two: -m A -m B, -m A --from FILE, or --from A --from B")
+        count = f"--first is given {plural(len(models), 'model')} and {plural(len(files), 'file')}"
+        raise UsageError(f"{count}; give two: -m A -m B, -m A --from FILE, or --from A --from B")
     saved = [saved_side(path) for path in files]
     ids = saved[0].token_ids if len(saved) == 1 else None
     runs = [_run_of(environment, request, name, ids) for name in models]

@@ -115,7 +115,7 @@ class NativeCheckpoint:
         return Predictor(self.source, self.encoder, layers, spec.heads.count, partial(cut_logits, self.model), masks)
 
     def forward(self, text: str, pair: str | None) -> NativeForward:
-        """Return the forward pass of a sentence, of which nothing is computed yet."""
+        """Return the forward pass of a sentence, without computing it."""
         return NativeForward(self.model, TokenIds.of(self.encoder.encode(text, pair, None)), self._mask)
 
     def traces(self, texts: Sequence[str], pair: str | None, finish: Finish) -> Iterator[Trace]:

@@ -132,7 +132,7 @@ def base_of(frequencies: Float[np.ndarray, " R"]) -> float:
 
 
 def yarn(base: float, count: int, factor: float, trained: int) -> Float[np.ndarray, " R"]:
-    """Return the frequencies of YaRN (Peng et al. 2023), for a model that was trained on so many tokens."""
+    """Return the frequencies of YaRN (Peng et al. 2023), for a model with the length of its training."""
     turns = (math.log(trained / (turns * 2 * math.pi)) / math.log(base) for turns in (32, 1))
     low, high = (count * turn for turn in turns)
     low, high = max(math.floor(low), 0), min(math.ceil(high), 2 * count - 1)
