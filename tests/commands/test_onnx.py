@@ -44,7 +44,10 @@ def test_a_folder_and_its_graph_are_the_checkpoint(bert: Path, attn: Run) -> Non
         for layer, other in zip(trace, expected, strict=True):
             for array in ("q", "k", "v", "weights", "scores"):
                 np.testing.assert_allclose(getattr(layer, array), getattr(other, array), atol=1e-5)
+    graph = bert / "model/onnx/model.onnx"
+    before = graph.read_bytes()
     shown = attn("diff", "-m", bert / "checkpoint", "-m", bert / "model", TEXT)
+    assert graph.read_bytes() == before
     assert "No head of 4 changed" in shown.out
     assert "float32 on cpu · onnxruntime" in shown.out
 
@@ -69,10 +72,11 @@ def test_neither_torch_nor_transformers_is_imported(bert: Path) -> None:
     assert not HEAVY & modules
 
 
-def test_a_vision_transformer_reads_a_picture(attn: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+def test_a_vision_transformer_reads_a_picture(exporter: str, attn: Run, tmp_path: Path) -> None:
     settings = {"image_processor_type": "ViTImageProcessor", "size": {"height": 32, "width": 32}, "resample": 3}
     settings |= {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.6, 0.7]}
-    exported(tmp_path / "vit", "vit", "sdpa")
+    exported(tmp_path / "vit", "vit", "sdpa", exporter)
     model_of("vit").save_pretrained(tmp_path / "checkpoint")
     for folder in ("vit", "checkpoint"):
         (tmp_path / folder / "preprocessor_config.json").write_text(json.dumps(settings))

@@ -36,14 +36,18 @@ def test_torchscript(name: str, attention: str, tmp_path: Path) -> None:
     check(trace_of(exported(tmp_path, name, attention)), weights_of(name))
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_past(attention: str, tmp_path: Path) -> None:
-    check(trace_of(with_past(tmp_path, "llama", attention)), weights_of("llama"))
+@pytest.mark.parametrize(
+    ("attention", "exporter"), [("eager", "torchscript"), ("sdpa", "torchscript"), ("sdpa", "dynamo")]
+)
+def test_past(attention: str, exporter: str, tmp_path: Path) -> None:
+    check(trace_of(with_past(tmp_path, "llama", attention, exporter)), weights_of("llama"))
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_t5(attention: str, tmp_path: Path) -> None:
-    check(trace_of(exported(tmp_path, "t5", attention), target=TARGET_TEXT), weights_of("t5"))
+@pytest.mark.parametrize(
+    ("attention", "exporter"), [("eager", "torchscript"), ("sdpa", "torchscript"), ("eager", "dynamo")]
+)
+def test_t5(attention: str, exporter: str, tmp_path: Path) -> None:
+    check(trace_of(exported(tmp_path, "t5", attention, exporter), target=TARGET_TEXT), weights_of("t5"))
 
 
 def test_softcap(tmp_path: Path) -> None:
