@@ -108,6 +108,11 @@ def test_refusals(bert: Path, attn: Run, tmp_path: Path) -> None:
     refused(attn("inspect", "-m", tmp_path, TEXT), LOAD, "holds 2 ONNX files; give one of them: a.onnx, b.onnx")
 
 
+def test_the_missing_extra_is_named(bert: Path, attn: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attncli.errors.not_installed", lambda *packages: list(packages))
+    refused(attn("inspect", "-m", bert / "model", TEXT), LOAD, "needs onnx and onnxruntime, which are not installed")
+
+
 def test_a_graph_that_reads_something_else_is_refused(attn: Run, tmp_path: Path) -> None:
     ids = torch.tensor([[1, 2, 3]])
     model = model_of("bert")
