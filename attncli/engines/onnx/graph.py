@@ -16,8 +16,7 @@ from attncli.errors import LoadError, NotExposedError
 from attncli.files import read_file
 from attncli.text import visible
 
-# Those of the operators that onnxruntime brings; any other needs a library of its own.
-_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # of the operators that onnxruntime brings
 _CACHED = "use_cache_branch"  # the input by which a merged decoder chooses between its two graphs
 # Operators that make one number of one number, or of sizes.
 _OF_SIZES = ("Cast", "Div", "Gather", "Identity", "Mul", "Pow", "Reciprocal", "Slice", "Sqrt", "Squeeze", "Unsqueeze")
@@ -56,8 +55,7 @@ class Graph:
                 raise NotExposedError(f"{shown} needs {operator}; attn loads no library of operators")
             for name in node.input:
                 if name and name not in self.producers and name not in self._constants and name not in self.inputs:
-                    reads = f"{operator} reads {visible(name)[:60]}"
-                    raise LoadError(f"{shown} is damaged: {reads}, which no node before it makes")
+                    raise LoadError(f"{shown} is damaged: {operator} reads {visible(name)[:60]} of no node before it")
                 self.consumers.setdefault(name, []).append(node)
             self.producers |= dict.fromkeys(node.output, node)
 

@@ -1,7 +1,6 @@
 """Attention written out in a graph: MatMul → scale, softcap, bias, mask → Softmax → MatMul.
 
-Both exporters of torch write eager and sdpa attention so. Of sdpa they scale queries and keys by √scale each, and guard
-the weights of queries that see no key.
+Both exporters of torch write so. Of sdpa they scale queries and keys by √scale each, and guard queries without keys.
 """
 
 from __future__ import annotations

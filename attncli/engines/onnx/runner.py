@@ -115,7 +115,10 @@ def _layer(attention: GraphAttention, outputs: Mapping[str, Any], heads: Indices
     stages = stages_of(compared, range(count), np.arange(output.shape[1]))
     worst = max(max_abs_diff(each.output, output[list(each.heads)][:, each.queries]) for each in stages)
     largest = max(float(np.nanmax(np.abs(v), initial=1.0)), 1.0)
-    return replace(layer, proof=Proof(worst, "the output of the graph's own attention", magnitude=largest))
+    layer = replace(layer, proof=Proof(worst, "the output of the graph's own attention", magnitude=largest))
+    if read.weights is None and is_derived and not layer.is_proven(outputs[attention.tensors["output"]].dtype.name):
+        raise NotExposedError(f"layer {layer.layer} attends otherwise than attn reads it; export it without optimizers")
+    return layer
 
 
 def _without_copies(k: Any, v: Any) -> tuple[Any, Any]:

@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, save_model
 
 import attncli
+from attncli.errors import NotExposedError
 
 T, HEADS, WIDTH = 5, 2, 3
 SIZE = HEADS * WIDTH
@@ -25,6 +26,7 @@ def trace(path: Path, operator: str, inputs: list[str], domain: str = "com.micro
     constants = {"states": STATES, "projection": PROJECTION, "bias": BIAS, "added": ADDED, "axis": np.array([-1])}
     constants |= {"keys": np.ones((1, T), np.int32), "ends": np.array([SIZE] * 3), "causal": CAUSAL[None, None]}
     constants["keys"][0, 3:] = 0
+    constants["starts"] = np.array([T, 2], np.int32)
     nodes = [
         helper.make_node("Cast", ["input_ids"], ["ids"], to=TensorProto.FLOAT),
         helper.make_node("Unsqueeze", ["ids", "axis"], ["column"]),
@@ -78,6 +80,12 @@ OPERATORS: dict[str, tuple[str, list[str], dict[str, Any], np.ndarray, Any, bool
         {"q_num_heads": HEADS, "kv_num_heads": HEADS, "domain": "", "is_causal": 1}, CAUSAL, ADDED[0], False,
     ),
 }  # fmt: skip
+
+
+def test_a_mask_that_attn_does_not_read_is_refused(tmp_path: Path) -> None:
+    padded = ["x", "projection", "bias", "starts"]  # the end of the keys, and their start
+    with pytest.raises(NotExposedError, match="layer 0 attends otherwise than attn reads it"):
+        trace(tmp_path, "Attention", padded, num_heads=HEADS)
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -75,8 +75,8 @@ DAMAGED: dict[str, tuple[Callable[[], ModelProto | bytes], type[AttnError], str]
     "empty": (lambda: b"", LoadError, "is no ONNX file, or is cut"),
     "text": (lambda: b"{}" * 50, LoadError, "is no ONNX file, or is cut"),
     "cut": (lambda: graph_of().SerializeToString()[:-60], LoadError, "is no ONNX file, or is cut"),
-    "circle": (lambda: graph_of(*ADD, query="a"), LoadError, "Add reads later, which no node before it makes"),
-    "missing": (lambda: graph_of(query="nowhere"), LoadError, "MatMul reads nowhere, which no node before it makes"),
+    "circle": (lambda: graph_of(*ADD, query="a"), LoadError, "Add reads later of no node before it"),
+    "missing": (lambda: graph_of(query="nowhere"), LoadError, "MatMul reads nowhere of no node before it"),
     "library": (
         lambda: graph_of(helper.make_node("Steal", ["x"], ["z"], domain="evil")),
         NotExposedError, "needs evil.Steal; attn loads no library of operators",
