@@ -152,7 +152,7 @@ def trace_job(
         **more,
     }
     if more.get("predicts") and options.model and (options.mask is not None or texts.target or source["generate"]):
-        raise UsageError("--show next predicts after the text, by the model's own mask; drop --mask or --generate")
+        raise UsageError("--show next predicts after the text, with the model's own mask; drop --mask or --generate")
     return ModelJob(open_traces, task, source, texts.pair, texts.target)
 
 

@@ -66,7 +66,9 @@ def _sentence(parting: Parting) -> str:
         weight = f"B gives it a weight of up to {_digits(cell.difference)} instead of 0"
         return f"{where}: {weight}. Cause: {cause.name} {cause.b}."
     name = "The weights are rounded" if parting.is_rounding else "Cause"
-    proof = "the other projections agree" if cause.undone is None else f"undone: {_digits(cause.undone)}"
+    proof = (
+        "by elimination: the other projections agree" if cause.undone is None else f"undone: {_digits(cause.undone)}"
+    )
     values = f"{cause.b} instead of {cause.a}" if cause.a and cause.b else cause.a or cause.b
     return f"{where}: {apart}. {name}: {cause.name} {values} ({proof})."
 

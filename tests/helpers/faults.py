@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from shutil import copytree
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
@@ -300,8 +300,8 @@ class Fault:
     layer: int | None  # that has them; None is every layer
     stage: str  # that parts first
     words: str  # pattern of the cause, with its value
-    # whether it shows in q, k and v behind the rotation, and in hidden states: there of the layer itself or the next
-    is_hidden: bool = True
+    # what hidden states alone show: nothing, as rotation is relative; the `layer`, as they give no weights; or its cause
+    states: Literal["nothing", "layer", "cause"] = "cause"
     reads: Callable[[list[int]], list[int]] = list  # the ids that the port reads
 
     @property
@@ -335,8 +335,8 @@ NEOX = "gpt_neox.layers.1.attention.query_key_value."
 FAULTS = {
     "another token": Fault("normed", {}, None, "token", r"12\b.*\b64", reads=lambda ids: [*ids[:5], 12, *ids[6:]]),
     "a BOS before": Fault("biased", {}, None, "token", r"BOS|one more|\b1\b", reads=lambda ids: [1, *ids]),
-    "positions from 1": Fault("normed", {"shift": 1}, None, "position", r"\b1\b.*\b0\b", is_hidden=False),
-    "positions shifted in a layer": Fault("biased", {"shift": 3}, 1, "position", r"\b3\b", is_hidden=False),
+    "positions from 1": Fault("normed", {"shift": 1}, None, "position", r"\b1\b.*\b0\b", states="nothing"),
+    "positions shifted in a layer": Fault("biased", {"shift": 3}, 1, "position", r"\b3\b", states="nothing"),
     "base": Fault("smollm", base(10_000.0), None, ROTATION, r"base 10,?000\b.*100,?000"),
     "base of a layer": Fault("normed", base(500.0), 1, ROTATION, r"base 500\b.*10,?000"),
     "interleaved": Fault("normed", {"is_interleaved": True}, None, ROTATION, "interleaved"),
@@ -348,6 +348,7 @@ FAULTS = {
     "yarn": Fault("smollm", base(1e5, kind="yarn", factor=4.0), None, ROTATION, r"yarn.*\b4\b"),
     "scale": Fault("normed", {"scale": 1 / 16}, 1, SCORES, r"0?\.0625\b.*0?\.25\b"),
     "softcap": Fault("biased", {"softcap": 2.0}, 1, SCORES, r"softcap.*\b2\b"),
+    "softcap of layer 2": Fault("biased", {"softcap": 3.0}, 2, SCORES, r"softcap.*\b3\b"),
     "no q norm": Fault("normed", {"norms_q": False}, 1, "norm", r"norm of q (?!and)|q norm|query norm"),
     "no k norm": Fault("normed", {"norms_k": False}, 2, "norm", r"norm of k|k norm|key norm"),
     "no bias": Fault("biased", {"has_bias": False}, 1, PROJECTIONS, "bias"),
@@ -355,8 +356,8 @@ FAULTS = {
     "tiled and written": Fault("normed", {"key_heads": tiled, "expands": True}, 1, ".*", r"tiled|interleaved"),
     "heads permuted": Fault("biased", {"heads": (2, 0, 3, 1)}, 1, ".*", r"heads.*(2, ?0, ?3, ?1|1, ?3, ?0, ?2)"),
     "layers exchanged": Fault("biased", {"weights": 2}, 1, PROJECTIONS, r"layers? 1 and 2|layer 2|exchanged"),
-    "other weights of k": Fault("normed", {"spoilt": "k"}, 1, PROJECTIONS, r"weights.*\bk\b|\bk\b.*weights|k_proj"),
-    "other weights of v": Fault("biased", {"spoilt": "v"}, 2, PROJECTIONS, r"weights.*\bv\b|\bv\b.*weights|v_proj"),
+    "other weights of k": Fault("normed", {"spoilt": "k"}, 1, PROJECTIONS, r"weights.*\bk\b", states="layer"),
+    "other weights of v": Fault("biased", {"spoilt": "v"}, 2, PROJECTIONS, r"weights.*\bv\b", states="layer"),
     "no window": Fault("normed", {"window": None}, 2, "mask", r"window\(5\)|window of 5|window 5"),
     "window off by one": Fault("normed", {"window": 6}, 2, "mask", r"window\(6\)"),
     "padding": Fault("biased", {"padding": 3}, None, "mask", r"pad\(right=3\)|keys\("),

@@ -61,6 +61,7 @@ ablate 'one two three one two' --head 2.3 [--next one] [--against one] [--loss a
 ablate 'one two three one two' --head 2.3 [--with mean]
 ablate 'one two three one two' --layer 2 [--each]
 mask check 'window(2)' --expect causal --size 4 [--fail-on pad]
+diff 'time flies' -m tiny -m tiny [--first]
 learn 'time flies' [--lesson softmax]
 run [-m program]
 run [--steps 1] [--place nowhere.py] [--expect 'window(1)'] [--prove 'window(1)'] [--lengths 2] program.py

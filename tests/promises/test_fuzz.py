@@ -87,7 +87,7 @@ def held(attn: Run, line: Line) -> Any:
         assert ran.code in CODES
         return ran
     hold(ran.code, ran.out, ran.err, form if form in READERS else "table", line.given("--color") == "always")
-    assert ran.code != FINDINGS or line.path in {("check",), ("mask", "check"), ("mask", "diff"), ("run",)}
+    assert ran.code != FINDINGS or line.path in {("check",), ("diff",), ("mask", "check"), ("mask", "diff"), ("run",)}
     return ran
 
 

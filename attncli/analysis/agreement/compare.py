@@ -174,19 +174,18 @@ class _Walk:
 
     def _explain(self, question: LayerQuestion) -> list[Solved]:
         """Return a cause that was found before, or a new one; empty without one that explains the difference."""
-        index = question.layer.index
-        stated = (one for one in self.solved if question.agreeing(one.proposal.apply(index, question.steps))[0])
-        if (one := next(stated, None)) is not None:
-            return [one]
+        for cause in self.solved:
+            if question.agreeing(cause.proposal.apply(question.layer.index, question.steps))[0]:
+                return [cause]
         has_rounded = self.reference.weight_bits != self.other.weight_bits
         return (_solve(question, OF_WEIGHTS) if has_rounded else []) or _solve(question)
 
     def _add_unexplained(self, question: LayerQuestion) -> None:
         parting = Parting(STAGE_OF[question.parted], [question.layer.index], question.cell)
-        arrays = [name for name in question.apart if name[0] in "qkv"]
-        parts = sorted({name[0] for name in arrays if question.parts(name)})
-        if parts and len(parts) < len(arrays) and question.parted in arrays:
-            parting.stage = "projections"
+        first = {name[0]: name for name in reversed(question.apart) if name[0] in "qkv"}  # array of each projection
+        parts = sorted(part for part, name in first.items() if question.parts(name))
+        if 0 < len(parts) < len(first) and not {"q", "k"} <= {*parts} and question.parted in first.values():
+            parting.stage = "projections"  # a rotation changes both of q and k
             parting.cause = Cause(f"projection weights of {' and '.join(parts)}", "differ", "", None)
         if question.parted == "next" and question.following is not None:
             self.pending = self.pending or parting
@@ -226,12 +225,13 @@ def _solve(question: LayerQuestion, candidates: Sequence[Candidate] = CANDIDATES
 
 def _solve_two(question: LayerQuestion, before: list[Solved]) -> list[Solved]:
     """Return two candidates that explain a difference together, the earlier stage first; empty without."""
-    index, nearest = question.layer.index, list[tuple[float, int, Solved]]()
+    index, rotations, nearest = question.layer.index, list[Solved](), list[tuple[float, int, Solved]]()
     for candidate in CANDIDATES:
         proposals = [Solved(candidate, proposal, 0.0) for proposal in candidate.solve(question)]
         distances = [question.distance(one.proposal.apply(index, question.steps)) for one in proposals]
         nearest += sorted(zip(distances, map(id, proposals), proposals, strict=True))[:2]
-    for first in (*before, *(one for *_, one in sorted(nearest)[:_PAIRS])):
+        rotations += proposals[:1] if candidate.stage == "rotation" else []
+    for first in (*before, *rotations, *(one for *_, one in sorted(nearest)[:_PAIRS])):
         if solved := _solve(replace(question, steps=first.proposal.apply(index, question.steps))):
             both = [first if first in before else first._replace(undone=solved[0].undone), *solved]
             return sorted(both, key=lambda one: STAGES.index(one.candidate.stage))

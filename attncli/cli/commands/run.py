@@ -77,7 +77,7 @@ def run(
     from attncli.recording.notes import described
     from attncli.recording.run_script import program_of, run_program
 
-    for name in ("formats.columns", "formats.documents", "formats.rows", "render.calls", "render.proofs"):
+    for name in ("formats.columns", "formats.documents", "formats.rows", "render.calls", "render.findings"):
         import_module(f"attncli.{name}")  # before the program's folder comes first on sys.path
     target, *arguments = [*([] if module is None else [module]), *(program or [])] or [""]
     if not target:
@@ -90,7 +90,7 @@ def run(
         raise UsageError("--prove writes a table or JSON; give --format json")
     stderr = Environment(environment.is_quiet, environment.is_verbose, sys.stderr)
     if passed := [name for name in _OPTIONS if any(word.partition("=")[0] == name for word in arguments)]:
-        stderr.note(f"{' and '.join(passed)} went to the program; options of attn run stand before it")
+        stderr.note(f"{' and '.join(passed)} went to the program; write options of attn run before it")
     folder, again = save, shlex.join([*([] if module is None else ["-m"]), target, *arguments])
 
     def commands(row: CallGroup, finding: Finding) -> list[str]:
@@ -185,16 +185,16 @@ def _write_proofs(prover: Prover, output: options.StderrOutput, chosen: str, std
     for note in prover.notes:
         stderr.note(note)
     if not prover.proofs and not prover.notes:
-        ran_none = "nothing is proved: in the main thread, no module of torch that computes attention ran"
+        ran_none = "nothing is proved: no torch module with attention ran in the main thread"
         stderr.note(_without_torch() or ran_none)
     if prover.left_out:
-        stderr.note(f"{plural(prover.left_out, 'later forward')} that may differ not proved")
+        stderr.note(f"not proved: {plural(prover.left_out, 'later forward')} that may differ")
     if chosen == "json":
         from attncli.formats.documents import write_proofs
 
         stderr.write([write_proofs(prover.proofs)], output.file)
     else:
-        from attncli.render.proofs import proof_parts
+        from attncli.render.findings import proof_parts
 
         with output.view(stderr, chosen, "run") as canvas:
             for proof in prover.proofs:

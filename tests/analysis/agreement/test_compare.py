@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from native_variants import save_whole
 from safetensors.numpy import load_file, save_file
 
 from attncli.analysis.agreement.compare import Agreement, compare
-from attncli.analysis.runs import Side, side_of, traced_side
+from attncli.analysis.runs import Side, captured_side, side_of, traced_side
 from attncli.engines import open_source
+from attncli.errors import InputError
+from attncli.trace.capture import Capture, CapturedLayer
+from attncli.trace.trace import Trace
 
 IDS = "5 9 3 17 22 8 31 4 12 6 40"
 TEXTS = "w5 w9 w3 w17 w2", "w4 w1 w8"
@@ -105,3 +109,110 @@ def test_weights_that_are_rounded_agree_with_the_originals(kind: str, llama: Pat
         "output",
     }
     assert max(parting.cell.difference for parting in result.partings) > {"F16": 1e-5, "BF16": 1e-4}.get(kind, 1e-3)
+
+
+# --- something wrong --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "cause"),
+    [
+        ("gpt_oss", {"sinks": None}, "sinks: sinks ignored/used"),
+        ("bloom", {"bias": None}, "scores: score bias none/ALiBi"),
+        ("t5", {"bias": None}, "scores: score bias none/relative"),
+        ("falcon", {"scale": 0.5}, "scores: scale 0.5/"),
+        ("gemma2", {"softcap": None}, "scores: softcap none/50"),
+    ],
+)
+def test_traces_show_what_is_behind_the_rotation(
+    family: str, change: dict[str, Any], cause: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    save_for_auto(tiny_model(family), tmp_path)
+    trace = open_source(str(tmp_path), layer="all", engine="transformers").trace(TEXTS[0])
+    wrong = _with_layer(trace, 1, **change)
+    (found,) = causes(compare(traced_side(trace, "A"), traced_side(wrong, "B")))
+    assert found.startswith(cause)
+    (swapped,) = causes(compare(traced_side(wrong, "A"), traced_side(trace, "B")))
+    assert swapped.partition("/")[0].endswith(found.partition("/")[2])  # what was A's value is B's
+
+
+def _with_layer(trace: Trace, index: int, **change: Any) -> Trace:
+    """The trace with another layer, whose weights follow from what it is said to have computed."""
+    fields = {"recorded_scores": None, "recorded_weights": None} | change
+    return replace(trace, layers=tuple(replace(one, **fields) if one.layer == index else one for one in trace.layers))
+
+
+def test_a_mask_of_a_trace_is_named_in_the_mask_language(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    save_whole("mistral", tmp_path, sliding_window=3, num_hidden_layers=3)
+    of_transformers = open_source(str(tmp_path), layer="all", ids=True, engine="transformers", mask="causal").trace(IDS)
+    right = run_of(tmp_path)
+    assert causes(compare(right, traced_side(of_transformers, "B"))) == ["mask: mask causal/window(3)"]
+    assert causes(compare(traced_side(of_transformers, "A"), right)) == ["mask: mask window(3)/causal"]
+
+
+EDITS: list[tuple[dict[str, Any], str, Callable[[np.ndarray], np.ndarray] | None, str]] = [
+    ({"rope_parameters": {"rope_theta": 23456.0, "rope_type": "default"}}, "", None, "rotation: rotary base 23456/500"),
+    ({}, "layers.1.self_attn.k_proj.weight", lambda w: 1.01 * w, "projections: projection weights of k differ/"),
+    ({}, "layers.1.self_attn.o_proj.weight", lambda w: 1.01 * w, "output: output projection's weights differ/"),
+    ({}, "layers.1.mlp.up_proj.weight", lambda w: 1.01 * w, "output: output weights behind the attention differ/"),
+    ({}, "embed_tokens.weight", lambda w: 1.01 * w, "input: embedding weights differ/"),
+]
+
+
+@pytest.mark.parametrize(("config", "name", "change", "cause"), EDITS)
+def test_folders_part_where_they_were_edited(
+    config: dict[str, Any], name: str, change: Any, cause: str, llama: Path, tmp_path: Path
+) -> None:
+    base = edited(llama, tmp_path / "a", {"rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}})
+    other = edited(
+        base, tmp_path / "b", config, lambda key, array: change(array) if change and key.endswith(name) else array
+    )
+    result = compare(run_of(base), run_of(other))
+    assert causes(result) == [cause]
+    assert all(parting.cause and (parting.cause.undone or 0) < 1e-6 for parting in result.partings)
+    assert [one.layers for one in result.partings] == [[0, 1, 2] if config else [0] if "embed" in name else [1]]
+
+
+def test_two_faults_are_named_in_their_order(llama: Path, tmp_path: Path) -> None:
+    rope = {"rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}}
+    base = edited(llama, tmp_path / "a", rope | {"attention_bias": False})
+    other = edited(
+        base, tmp_path / "b", {"rope_parameters": {"rope_theta": 10_000.0, "rope_type": "linear", "factor": 4.0}},
+        lambda key, array: 1.1 * array if "layers.2.self_attn.v_proj.weight" in key else array,
+    )  # fmt: skip
+    found = causes(compare(run_of(base), run_of(other)))
+    assert found == [
+        "rotation: rotary base 10000/500", "rotation: rotary scaling linear 4/none",
+        "projections: projection weights of v differ/",
+    ]  # fmt: skip
+
+
+def test_noise_of_a_wrong_twin_is_no_cause(llama: Path) -> None:
+    right = run_of(llama)
+    arrays = {layer.index: layer.arrays for layer in right.layers()}
+    draws = np.random.default_rng(0)
+
+    def captured(noise: float, dtype: str) -> Side:
+        layers = {
+            index: CapturedLayer(**{name: _noisy(layer[name], noise * (index == 1), draws) for name in "qkv"})
+            for index, layer in arrays.items()
+        }
+        return captured_side(Capture(layers, np.array(right.token_ids), dtype=dtype), "B")
+
+    assert causes(compare(right, captured(0.0, "float32"))) == []
+    (found,) = compare(right, captured(1e-3, "float32")).partings
+    assert (found.layers, found.stage, found.cause) == ([0], "output", None)  # what enters layer 1
+    assert causes(compare(right, captured(1e-3, "bfloat16"))) == []  # of which this is rounding
+
+
+def _noisy(array: np.ndarray, noise: float, draws: np.random.Generator) -> np.ndarray:
+    return (array * (1 + noise * draws.standard_normal(array.shape))).astype(np.float32)
+
+
+def test_runs_of_other_sizes_are_refused(llama: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    save_whole("llama", tmp_path, **SIZES | {"num_attention_heads": 2, "num_key_value_heads": 1})
+    with pytest.raises(InputError, match="two runs of one checkpoint"):
+        compare(run_of(llama), run_of(tmp_path))

@@ -1,0 +1,177 @@
+"""Ports with planted faults: `attn diff --first` names the layer, the stage and the cause with its value.
+
+The ports are plain NumPy, see tests/helpers/faults.py. Right ones, also in 16 bits, differ by rounding only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faults
+import numpy as np
+import pytest
+import torch
+from conformance import save_for_auto
+from faults import FAULTS, FOLDERS, IDS, TEXT, Fault, Port
+from gguf_files import Kind, write_gguf
+from running import Run
+from safetensors.numpy import load_file, save_file
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+FORMS = {"rotated q, k and v": "qkv", "hidden states alone": "input"}
+SMALL = {name: fault for name, fault in FAULTS.items() if fault.model != "smollm"}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Port]]:
+    folder = tmp_path_factory.mktemp("ports")
+    saved = {"normed": faults.save_normed(folder / "normed"), "biased": faults.save_biased(folder / "biased")}
+    return {name: (path, Port.of(path)) for name, path in saved.items()}
+
+
+def hits(parting: Any, fault: Fault) -> tuple[bool, bool, bool]:
+    """Return whether the layer, the stage and the cause are right."""
+    cause = parting["cause"] or {"name": "", "b": "", "a": ""}
+    words = f"{cause['name']} {cause['b']} instead of {cause['a']}"
+    is_named = bool(re.search(fault.words, words, re.IGNORECASE))
+    return parting["layers"][0] == fault.first, bool(re.search(fault.stage, parting["stage"])), is_named
+
+
+@pytest.mark.parametrize("model", ["normed", "biased"])
+def test_the_right_port_is_that_of_transformers(models: Any, model: str) -> None:
+    folder, port = models[model]
+    original = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype="float32")
+    with torch.no_grad():
+        states = original(torch.tensor([IDS]), output_hidden_states=True).hidden_states
+    for captured, expected in zip(port.run(IDS, port.right)[:-1], states, strict=False):
+        np.testing.assert_allclose(captured["input"], expected[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", SMALL)
+def test_a_fault_is_found_and_named(attn: Run, models: Any, tmp_path: Path, name: str, form: str) -> None:
+    fault = SMALL[name]
+    shows = fault.states if FORMS[form] == "input" else "cause"
+    folder, port = models[fault.model]
+    layers, ids = fault.run(port, IDS)
+    capture = faults.write_capture(tmp_path / "port.safetensors", layers, ids, FORMS[form])
+    ran = attn("diff", "--first", TEXT, "-m", folder, "--from", capture, "-F", "json")
+    assert ran.code == (0 if shows == "nothing" else 1), (ran.out, ran.err)
+    if shows == "layer":  # and no name that is not proved
+        (parting,) = ran.json["partings"]
+        assert (parting["layers"], parting["cause"]) == ([fault.first], None)
+    elif shows == "cause":
+        assert [hits(parting, fault) for parting in ran.json["partings"]] == [(True, True, True)], ran.json["partings"]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_fault_of_a_folder_is_found_and_named(attn: Run, models: Any, tmp_path: Path, name: str) -> None:
+    fault, edit = FOLDERS[name]
+    folder, _ = models[fault.model]
+    other = faults.edited(folder, tmp_path / "other", edit)
+    ran = attn("diff", "--first", TEXT, "-m", folder, "-m", other, "-F", "json")
+    assert ran.code == 1, (ran.out, ran.err)
+    assert hits(ran.json["partings"][0], fault) == (True, True, True), ran.json["partings"]
+
+
+PAIRS = [("base of a layer", "no window"), ("no bias", "softcap of layer 2"), ("partial", "documents")]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("first", "second"), PAIRS, ids=lambda name: name)
+def test_with_the_first_fault_undone_the_second_is_found(
+    attn: Run, models: Any, tmp_path: Path, first: str, second: str, form: str
+) -> None:
+    folder, port = models[FAULTS[first].model]
+    layers, ids = FAULTS[first].run(port, IDS, [FAULTS[second]])
+    capture = faults.write_capture(tmp_path / "port.safetensors", layers, ids, FORMS[form])
+    ran = attn("diff", "--first", TEXT, "-m", folder, "--from", capture, "-F", "json")
+    both = zip(ran.json["partings"], (FAULTS[first], FAULTS[second]), strict=True)
+    assert [hits(*each) for each in both] == [(True, True, True)] * 2, ran.json["partings"]
+
+
+TYPES: dict[str, Callable[[Any], Any]] = {
+    "float32": np.float32, "bfloat16": faults.bfloat16, "float16": faults.float16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("model", ["normed", "biased"])
+def test_rounding_is_no_fault(attn: Run, models: Any, tmp_path: Path, model: str, dtype: str, form: str) -> None:
+    folder, port = models[model]
+    layers = port.run(IDS, port.right, TYPES[dtype])
+    capture = faults.write_capture(tmp_path / "port.safetensors", layers, IDS, FORMS[form], dtype=dtype)
+    ran = attn("diff", "--first", TEXT, "-m", folder, "--from", capture, "-F", "json")
+    agrees(ran)
+    assert ran.json["dtype"] == dtype
+
+
+# --- twins that are right -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = LlamaConfig(
+        vocab_size=128, hidden_size=256, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5, initializer_range=0.05,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return save_for_auto(LlamaForCausalLM(config), tmp_path_factory.mktemp("llama"))
+
+
+def agrees(ran: Any) -> None:
+    """Check that rounding explains every difference."""
+    assert (ran.code, ran.json["agrees"]) == (0, True), (ran.out, ran.err)
+    assert all(parting["is_rounding"] for parting in ran.json["partings"]), ran.json["partings"]
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1"])
+def test_a_quantized_file_agrees_with_its_original(attn: Run, llama: Path, tmp_path: Path, kind: str) -> None:
+    fields = {
+        "context_length": 64, "embedding_length": 256, "block_count": 3, "feed_forward_length": 256,
+        "attention.head_count": 4, "attention.head_count_kv": 2, "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.dimension_count": 64, "rope.freq_base": 10000.0,
+    }  # fmt: skip
+    write_gguf(
+        tmp_path / "q.gguf", "llama", load_file(llama / "model.safetensors"), fields, lambda _: None, Kind[kind]
+    )
+    ids = " ".join(map(str, IDS))
+    agrees(attn("diff", "--first", "--ids", ids, "-m", llama, "-m", tmp_path / "q.gguf", "-F", "json"))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_of_16_bits_agree_with_their_original(attn: Run, llama: Path, tmp_path: Path, dtype: str) -> None:
+    model = AutoModelForCausalLM.from_pretrained(llama, dtype=dtype)
+    other = save_for_auto(model, tmp_path)
+    agrees(attn("diff", "--first", TEXT, "-m", llama, "-m", other, "-F", "json"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_transformers_agrees_with_the_native_engine(attn: Run, models: Any, tmp_path: Path, dtype: str) -> None:
+    for folder, _ in models.values():
+        trace = tmp_path / "trace.safetensors"
+        how = ("--engine", "transformers", "--dtype", dtype, "--layer", "all", "--save", trace)
+        assert attn("inspect", TEXT, "-m", folder, *how).code == 0
+        agrees(attn("diff", "--first", TEXT, "-m", folder, "--from", trace, "-F", "json"))
+
+
+def test_a_cache_and_a_batch_agree_with_a_row_alone(attn: Run, llama: Path, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(llama, dtype="float32")
+    steps: dict[str, Any] = {}
+    cache = None
+    with torch.no_grad():
+        for step, ids in enumerate((IDS[:9], *([id_] for id_ in IDS[9:]))):
+            made = model(torch.tensor([ids]), past_key_values=cache, use_cache=True, output_hidden_states=True)
+            cache = made.past_key_values
+            steps |= {f"layers.{i}.input.{step}": x[0].numpy() for i, x in enumerate(made.hidden_states[:-1])}
+            steps[f"tokens.{step}"] = np.array(ids)
+        rows = torch.tensor([IDS, [*IDS[:9], 1, 1, 1, 1, 1]])
+        batch = model(rows, attention_mask=(rows != 1).long(), output_hidden_states=True).hidden_states
+    inputs = {f"layers.{i}.input": x[0].numpy() for i, x in enumerate(batch[:-1])} | {"tokens": np.array(IDS)}
+    for tensors in (steps, inputs):
+        save_file(tensors, tmp_path / "run.safetensors", metadata={"format": "attncli.capture/1"})
+        agrees(attn("diff", "--first", TEXT, "-m", llama, "--from", tmp_path / "run.safetensors", "-F", "json"))
