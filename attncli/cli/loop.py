@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from itertools import chain, islice
+from itertools import chain, islice, starmap
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from attncli.cli.environment import Environment, ProgressBar, is_piped_in, print_error, status, stdin_bytes
