@@ -98,6 +98,9 @@ class LayerSteps:
                 return made
             products = kernel.dot_products(q, k[self.key_heads])
             (scores,) = stage(scores=kernel.attention_scores(products, self.scale, self.bias, self.softcap))
+            if rounding is not None:  # a run has weights of its own scores; those here may be made of its q and k
+                rounded = kernel.dot_products(rounding(q), rounding(k)[self.key_heads])
+                scores = scores + (rounded - products) * self.scale
             if self.mask is None:
                 return made
             masked = kernel.masked_scores(scores, self.mask, float(np.finfo(np.float32).min))

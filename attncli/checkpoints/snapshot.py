@@ -1,7 +1,7 @@
 """Finds the files of a checkpoint by any of its names, and downloads the small ones.
 
 A checkpoint is a folder, a folder that holds one (of a training, sentence-transformers, the hub's cache), a name on the
-hub or NAME@REVISION, a GGUF file, a LoRA adapter with the model under it, or `demo`, the model in the box.
+hub or NAME@REVISION, a GGUF or ONNX file, a LoRA adapter with the model under it, or `demo`, the model in the box.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ _OF_TOKENIZER = (
 )  # fmt: skip
 
 
+_WEIGHTS = (WEIGHTS_INDEX, PICKLE, PICKLE_INDEX)  # a folder with any of them is a checkpoint, exported or not
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The files of a checkpoint; the small ones are on this machine."""
@@ -63,6 +66,7 @@ class Snapshot:
     adapter: CheckpointFolder | None = None  # the files of the LoRA that changes the weights
     base: str = ""  # the model under an adapter, as views show it
     gguf: Path | None = None  # the only file, if it is one of that form
+    onnx: tuple[Path, ...] = ()  # its graphs, if it was exported: one, or the encoder's and the decoder's
 
     @property
     def folder(self) -> Path:
@@ -111,9 +115,14 @@ def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False, for
     _check_path(name)
     path, remote = demo_or(name), None
     is_gguf = path.lower().endswith(".gguf") and os.path.isfile(path)
+    if os.path.isfile(path) and path.lower().endswith(".onnx") and (exported := _exported(shown, Path(path), options)):
+        return exported
     if os.path.isfile(path) and not is_gguf:
         raise LoadError(f"{visible(name)} is a file; --model takes a folder or a name on the hub")
     files = CheckpointFolder(Path(path) if os.path.exists(path) else cached_snapshot(name, revision))
+    has_weights = files.has_weights or not files.sizes.keys().isdisjoint((ADAPTER, *_WEIGHTS))
+    if os.path.isdir(files.path) and not has_weights and (exported := _exported(shown, files.path, options)):
+        return exported
     if os.path.isdir(path) and files.sizes.keys().isdisjoint((CONFIG, ADAPTER)):
         files = CheckpointFolder(_only_checkpoint(files.path))
         shown = os.path.join(path, *files.path.relative_to(path).parts)
@@ -130,9 +139,21 @@ def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False, for
     return Snapshot(shown, files, files, None if files.has_weights else remote)
 
 
+def _exported(shown: str, path: Path, options: LoadOptions) -> Snapshot | None:
+    """Return a model that was exported to ONNX; None for a folder without one."""
+    from attncli.checkpoints.onnx_files import folder_of, graphs_of  # which other checkpoints spare
+
+    if not (graphs := graphs_of(path)):
+        return None
+    if options.base is not None:
+        raise UsageError(f"--base applies to an adapter, and {visible(shown)} is an ONNX model; drop --base")
+    files = folder_of(graphs[0])
+    return Snapshot(shown, files, files, onnx=graphs)
+
+
 def _check_path(name: str) -> None:
     """Raise LoadError for a path that does not exist and cannot be a name on the hub."""
-    is_file = name.lower().endswith(".gguf")
+    is_file = name.lower().endswith((".gguf", ".onnx"))
     is_path = is_file or os.path.isabs(name) or name.startswith(("./", "../")) or name.count("/") > 1
     if is_path and not os.path.exists(name):
         kind, advice = "file" if is_file else "folder", nearby(name) or "; check the path"

@@ -115,6 +115,11 @@ TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]]
         ("whole", lambda run: run.text and "-" not in run.text, "TEXT, which is one text already; drop it"),
         ("column", lambda run: run.file in (None, "-"), "sentences without --file; give --file NAME.csv or .jsonl"),
         ("init", lambda run: run.project == "none" and not run.out_proj, "--project none, which has no weights"),
+        (
+            "layer target fail_on",
+            lambda run: run.command == "check" and run.against,
+            "--against, which compares all layers of a text; drop one of them",
+        ),
         ("quiet", lambda run: run.verbose, "--verbose; drop one of them"),
         ("pair target", lambda run: run.chat, "--chat, which makes one text of all messages; drop one of them"),
         ("no_special", lambda run: run.chat, "--chat, whose template writes the special tokens; drop one of them"),

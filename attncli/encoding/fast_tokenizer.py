@@ -204,7 +204,7 @@ _APART = (
     "naver-clova-ix/", "salesforce/blip2", "salesforce/instructblip", "stepfun-ai/",
 )  # fmt: skip
 
-_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _EXTRA = ("extra_special_tokens", "additional_special_tokens")
 # Other fields of tokenizer_config.json that change no id, or that a class reads.
 _FIELDS = """
@@ -228,16 +228,24 @@ class NativeTokenizer:
     ) -> None:
         self._tokenizer, self._side, self.input_names, self.chat_template = tokenizer, side, input_names, template
         self.unk_token = tokens.get("unk_token")
-        self.special_tokens_map = {name: text for name in _NAMES if (text := tokens.get(name)) is not None}
+        self.special_tokens_map = {name: text for name in NAMES if (text := tokens.get(name)) is not None}
         self.unk_token_id, self.eos_token_id, self.pad_token_id = (
             None if (piece := tokens.get(name)) is None else tokenizer.token_to_id(piece)
             for name in ("unk_token", "eos_token", "pad_token")
         )
 
     def __call__(
-        self, text: str, pair: str | None = None, *, truncation: bool = False, max_length: int | None = None, **how: Any
+        self,
+        text: str | None = None,
+        pair: str | None = None,
+        *,
+        text_target: str | None = None,
+        truncation: bool = False,
+        max_length: int | None = None,
+        **how: Any,
     ) -> TokenizerOutput:
-        """Return the model's inputs for a text and a second one; called as transformers' tokenizers are."""
+        """Return the model's inputs for texts, or for a target; called as transformers' tokenizers are."""
+        text = text_target or text or ""
         if truncation and max_length is not None:
             self._tokenizer.enable_truncation(max_length, direction=self._side)
         else:
@@ -355,7 +363,7 @@ def _settings(files: CheckpointFolder, fields: Mapping[str, Any], defaults: Mapp
     by_id: Any = fields.get("added_tokens_decoder")
     if "added_tokens_decoder" not in fields:
         mapped = dict(files.read_json("special_tokens_map.json"))
-        if "added_tokens.json" in files or mapped.keys() - {*_NAMES, "additional_special_tokens"}:
+        if "added_tokens.json" in files or mapped.keys() - {*NAMES, "additional_special_tokens"}:
             raise UnsupportedError("its added_tokens.json or special_tokens_map.json is not supported")
         extra += [mapped.pop(name) for name in _EXTRA if name in mapped]
         marked = {"__type": "AddedToken"}
@@ -388,7 +396,7 @@ def _text(token: Any) -> str | None:
 
 def _texts(tokens: Any) -> list[str | None]:
     """Return the texts of special tokens in a list, or in a table of names that the checkpoint gave them (Gemma 3)."""
-    if type(tokens) is dict and tokens.keys().isdisjoint((*_KNOWN, *_NAMES)):
+    if type(tokens) is dict and tokens.keys().isdisjoint((*_KNOWN, *NAMES)):
         tokens = list(tokens.values())
     if tokens is not None and type(tokens) is not list:
         raise UnsupportedError(f"extra special tokens are {tokens!r}")

@@ -43,6 +43,8 @@ def open_checkpoint(
         parse(mask)
     chosen, snapshot = _resolved(model, options, generate > 0)
     how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "options": chosen}
+    if snapshot.onnx:
+        return _open_onnx(snapshot, layers, heads, generate, how)
     in_torch = cache(partial(_open_in_torch, snapshot, layers, heads, generate, how))
     if chosen.engine == "transformers" or _reads_pictures(snapshot, chosen):
         return in_torch()
@@ -60,11 +62,33 @@ def open_checkpoint(
     return native
 
 
+def _open_onnx(snapshot: Snapshot, layers: Indices, heads: Indices, generate: int, how: dict[str, Any]) -> OpenModel:
+    """Return a model in ONNX files, which onnxruntime runs; NotExposedError for options of a checkpoint."""
+    shown, options = visible(snapshot.name), how["options"]
+    of_checkpoint = {
+        "engine": options.engine != "auto",
+        "dtype": options.dtype not in (None, "auto"),
+        "device": options.device != "cpu",
+        "device-map": options.device_map is not None,
+        "generate": generate > 0,
+    }
+    if option := next((name for name, is_chosen in of_checkpoint.items() if is_chosen), None):
+        raise NotExposedError(f"--{option} does not apply to {shown}, whose graph runs as it is; drop --{option}")
+    require(f"the ONNX model {shown}", "onnx", "onnxruntime")
+    from attncli.engines.onnx.engine import OnnxModel
+
+    return OnnxModel(snapshot, layers, heads, **how)
+
+
 def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
     """Return a checkpoint that predicts next tokens; NotExposedError if it predicts none. See `open_checkpoint`."""
     chosen, snapshot = _resolved(model, options)
     if chosen.engine == "verify":
         raise UsageError("--engine verify compares attention, not predictions; give native or transformers")
+    if snapshot.onnx:
+        raise NotExposedError(
+            f"attn reads no next token of {visible(snapshot.name)}, an ONNX model; give its checkpoint"
+        )
     layers, heads = Indices("layer", None), Indices("head", None)
     how: dict[str, Any] = {"kind": None, "mask": None, "special": special, "options": chosen}
     if chosen.engine != "transformers" and not _reads_pictures(snapshot, chosen):

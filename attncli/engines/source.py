@@ -13,6 +13,7 @@ from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError,
 
 if TYPE_CHECKING:
     from attncli.engines.predictor import Predictor
+    from attncli.trace.layer import LayerTrace
     from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
 
@@ -64,6 +65,10 @@ class OpenModel(Source):
     def with_mask(self, mask: str | None) -> OpenModel:
         """Return the same model under another mask, or its own for None; UsageError if it cannot be read."""
 
+    def padded_layers(self, text: str, left: int, right: int) -> Sequence[LayerTrace] | None:
+        """Return the layers of a text with tokens of padding; None without a mask, none where no engine pads."""
+        return ()
+
     def check_target(self, target: str | None) -> None:
         """Raise UsageError for a target that the model has no decoder for."""
         if target is not None and not self.is_encoder_decoder:
@@ -71,7 +76,7 @@ class OpenModel(Source):
 
     def predictor(self) -> Predictor:
         """Return the predictor of next tokens; NotExposedError unless it is a causal language model."""
-        raise NotExposedError(f"{self.name} predicts no next token; give a causal language model, such as -m demo")
+        raise NotExposedError(f"attn reads no next token of {self.name}; give a causal language model, such as -m demo")
 
 
 class PredictingSource(Source):

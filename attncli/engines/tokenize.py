@@ -96,7 +96,13 @@ class CheckpointTokenizer:
         self._limit: int | None
         snapshot = resolve(model, load, for_tokenizer=True)
         try:
-            tokenizer, self._limit = numpy_engine.load_alone(snapshot, load)
+            if snapshot.onnx:
+                from attncli.encoding import written_tokenizer
+
+                tokenizer: Any = written_tokenizer.load_alone(snapshot, load)
+                self._limit = written_tokenizer.position_limit(snapshot)
+            else:
+                tokenizer, self._limit = numpy_engine.load_alone(snapshot, load)
         except numpy_engine.UnsupportedError as error:
             name, why = visible(snapshot.name), visible(str(error))
             if snapshot.gguf is not None:

@@ -60,6 +60,9 @@ def _sentence(parting: Parting) -> str:
     apart = f"A and B differ by {_digits(cell.difference)}; rounding gives {_digits(cell.rounding or 0.0)}"
     if (cause := parting.cause) is None:
         return f"{where}: {apart}. No candidate explains this difference."
+    if parting.stage == "padding":
+        weight = f"B gives it a weight of up to {_digits(cell.difference)} instead of 0"
+        return f"{where}: {weight}. Cause: {cause.name} {cause.b}."
     name = "The weights are rounded" if parting.is_rounding else "Cause"
     proof = (
         "by elimination: the other projections agree" if cause.undone is None else f"undone: {_digits(cause.undone)}"

@@ -86,7 +86,8 @@ def numbers_of(source: Provenance) -> list[str]:
     if source.kind != "toy":
         facts = [f"{details['adapter']} adapter on {short_name(details['base'])}"] if "base" in details else []
         facts += [f"weights: {details['weights']}"] if "weights" in details else []
-        return [*facts, f"{source.dtype} on {source.device}", *["native engine"] * (details.get("engine") == "native")]
+        engine = {"native": ["native engine"], "onnx": ["onnxruntime"]}.get(details.get("engine", ""), [])
+        return [*facts, f"{source.dtype} on {source.device}", *engine]
     facts = [f"{details['positions']} positions"] * (details["positions"] != "none")
     facts += [f"{details['init']} weights, seed {source.seed} ({details['rng']})"]
     return [*facts, f"{details['parameters']:,} parameters"]

@@ -130,7 +130,8 @@ def test_an_example_runs(example: str, desk: Path, tiny_llama: str, attn: Callab
             words = words[: words.index(sign)]
     assert words[0] == "attn"
     # The names are of real checkpoints, which tests do not download.
-    arguments = [tiny_llama if word in ("gpt2", "distilgpt2", "MODEL") else word for word in words[1:]]
+    names = ("gpt2", "distilgpt2", "MODEL", "model.onnx")
+    arguments = [tiny_llama if word in names else word for word in words[1:]]
     if arguments[0] == "run":  # a program, which has a process of its own, and pytest a new one
         if "--prove" in arguments:
             (desk / "train.py").write_text(_PROVED)

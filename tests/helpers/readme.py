@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from base64 import b64encode
+from functools import cache
 from math import isclose
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +30,8 @@ _SCREEN = re.compile(
 # Python and Ray to the machine.
 _MACHINE = re.compile(
     r"(?<== )\d\.\de-\d\d(?=</text>|$)|\d\.\de-\d\d(?= +rounding$)|(?:(?<= call, )|(?<= calls, ))\d+\.\d s"
-    r"|(?<=the same version {19})\S.*|\b\de-\d\b|(?<=at most )0\.\d+, \d\.\d×",
+    r"|(?<=the same version {19})\S.*|\b\de-\d\b|(?<=at most )0\.\d+, \d\.\d×"
+    r"|(?<=rounding gives )[\de.-]+(?=\. )|(?<=\(undone: )[\de.-]+",
     re.MULTILINE,
 )
 
@@ -154,6 +156,18 @@ def bring_models(command: str, folder: Path) -> None:
         from rxnmapper import rxnmapper_folder
 
         (folder / "rxnmapper").symlink_to(rxnmapper_folder())
+    for name in ("demo-onnx", "demo-full"):
+        if name in command:
+            (folder / name).symlink_to(demo_exports() / name)
+
+
+@cache
+def demo_exports() -> Path:
+    """The demo model, exported to ONNX by the script that the page names."""
+    folder = Path(tempfile.mkdtemp())
+    export = [sys.executable, str(ROOT / "docs/cookbook/files/export.py"), "--both"]
+    subprocess.run(export, cwd=folder, check=True, capture_output=True)
+    return folder
 
 
 def ran(command: str, folder: Path, environment: dict[str, str], commands: Path | str = INSTALLED) -> str:

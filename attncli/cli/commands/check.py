@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -25,15 +25,20 @@ def check(
     layer: options.EveryLayer = None,
     no_special: options.NoSpecial = False,
     fail_on: options.FailOn = None,
+    against: Annotated[
+        str | None, options.choice_option("Compare MODEL with the checkpoint that it was made from.", "CHECKPOINT")
+    ] = None,
 ) -> None:
     """Check the attention of a checkpoint for errors; exit with 1 on findings.
 
     Without a text, attn uses sentences of its own. If a model does not call the attention function of transformers,
     attn traces the modules whose class has Attention in its name.
+    With --against attn compares an exported model with its checkpoint, and checks that it hides padding.
 
     Examples:
     attn check -m demo
     attn check -m gpt2 "time flies like an arrow" --fail-on leak,pad
+    attn check -m model.onnx --against gpt2
     """
     from attncli.analysis.check import check as check_model
     from attncli.cli.environment import status
@@ -48,6 +53,16 @@ def check(
     texts = options.TextOptions(text=text, file=file, column=column, chat=chat)
     sentences = list(texts_of(texts, environment)) if any((text, file, column)) else []
     loading: dict[str, Any] = {**dict(load.explicit_values()), **({"chat": True} if chat else {})}
+    if against is not None:
+        from attncli.analysis.check.against import against as compare_with
+        from attncli.cli.commands.diff import show_agreement
+
+        if len(sentences) > 1:
+            raise UsageError("--against compares on one text; give one")
+        with status(environment, f"comparing {model}"):
+            agreement = compare_with(model, against, *sentences, special=not no_special, **loading)
+        show_agreement(environment, output, agreement)
+        return
     with status(environment, f"checking {model}"):
         report = check_model(model, sentences, target=target, layer=layer or "all", special=not no_special, **loading)
     for note in report.notes:

@@ -15,6 +15,7 @@ from attncli.errors import ExitCode, UsageError, raise_on_failure
 from attncli.text import plural
 
 if TYPE_CHECKING:
+    from attncli.analysis.agreement.compare import Agreement
     from attncli.analysis.runs import Side
     from attncli.trace.trace import Trace
 
@@ -102,10 +103,15 @@ def _show_agreement(
     if len(files) + len(models) != 2:
         count = f"--first is given {plural(len(models), 'model')} and {plural(len(files), 'file')}"
         raise UsageError(f"{count}; give two: -m A -m B, -m A --from FILE, or --from A --from B")
-    chosen, saved = output.chosen(), [saved_side(path) for path in files]
+    saved = [saved_side(path) for path in files]
     ids = saved[0].token_ids if len(saved) == 1 else None
     runs = [_run_of(environment, request, name, ids) for name in models]
-    agreement = compare(*runs, *saved)
+    show_agreement(environment, output, compare(*runs, *saved))
+
+
+def show_agreement(environment: Environment, output: options.DocumentOutput, agreement: Agreement) -> None:
+    """Show where two runs part; end with 1 if they do."""
+    chosen = output.chosen()
     for note in agreement.notes:
         environment.note(note)
     if chosen == "json":

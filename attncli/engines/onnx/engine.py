@@ -1,0 +1,96 @@
+"""A model in ONNX files, which computes the attention of one sentence after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from attncli.checkpoints.options import LoadOptions
+from attncli.checkpoints.snapshot import Snapshot
+from attncli.encoding.encode import EncodedInput
+from attncli.encoding.written_tokenizer import open_encoder
+from attncli.engines.onnx.runner import HIDDEN, IDS, MASK, PIXELS, GraphRunner
+from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
+from attncli.errors import NotExposedError, UsageError
+from attncli.text import as_list, visible
+from attncli.trace.layer import LayerTrace
+from attncli.trace.selection import Indices
+from attncli.trace.tokens import Tokens
+from attncli.trace.trace import Provenance, Trace
+
+
+class OnnxModel(OpenModel):
+    """A model in ONNX files and its tokenizer, opened once; see `open_source` for the options and errors."""
+
+    can_batch = False
+    parallel_from = PARALLEL_FROM_LATE  # the runtime computes on all cores already
+
+    def __init__(
+        self, snapshot: Snapshot, layers: Indices, heads: Indices, *, kind: str | None, mask: str | None, special: bool,
+        options: LoadOptions,
+    ) -> None:  # fmt: skip
+        self.name, self._shown, self._heads, self._kind = snapshot.name, visible(snapshot.name), heads, kind
+        self.with_mask(mask)
+        self.is_encoder_decoder = len(snapshot.onnx) > 1
+        first = "encoder" if self.is_encoder_decoder or snapshot.config.get("is_encoder_decoder") is True else None
+        self._runners = [GraphRunner(*both, self._shown) for both in zip(snapshot.onnx, (first, None), strict=False)]
+        sublayers = [item for runner in self._runners for item in runner.sublayers]
+        kinds = list(dict.fromkeys(item.kind for item in sublayers))
+        if kind not in (None, *kinds):
+            raise UsageError(f"--kind {visible(str(kind))}: {self._shown} has {', '.join(kinds)} attention")
+        self.attention_layers = range(max(item.layer for item in sublayers) + 1)
+        self._layers = layers.resolve(len(self.attention_layers), self._shown)
+        self._order = [(layer, kind_of_layer) for layer in self._layers for kind_of_layer in kinds]
+        self.encoder = open_encoder(snapshot, special, options, PIXELS in self._runners[0].inputs)
+        for index, runner in enumerate(self._runners):
+            runner.open(self._layers, kind, [runner.states] if self.is_encoder_decoder and not index else ())
+        config, count = snapshot.config, len(self.attention_layers)
+        expected = next(
+            (config[name] for name in ("num_hidden_layers", "n_layer", "num_layers") if name in config), count
+        )
+        other = (
+            f"the graph has attention in {count} layers, and config.json has {expected}; layers are counted in order"
+        )
+        source = Provenance("pretrained", self.name, config.get("model_type"), layers=count, details={"engine": "onnx"})
+        self._source = source._replace(notes=(other,) * (expected != count))
+
+    def with_mask(self, mask: str | None) -> OnnxModel:
+        """Return the same model; NotExposedError for a mask, for which a graph has no input."""
+        if mask is not None:
+            raise NotExposedError(f"--mask does not apply to {self._shown}: its graph makes the mask; drop --mask")
+        return self
+
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return the tokens of a sentence's queries and keys; see `OpenModel.tokens`."""
+        sentence = self._encode(text, pair, target)
+        return sentence.query_tokens, sentence.tokens
+
+    def _encode(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
+        self.check_target(target)
+        if self._kind in ("decoder", "cross") and target is None:
+            raise UsageError(f"--kind {self._kind} needs --target, the text of the decoder")
+        return self.encoder.encode(text, pair, target)
+
+    def padded_layers(self, text: str, left: int, right: int) -> Sequence[LayerTrace] | None:
+        """Return the layers of a text with tokens of padding; see `OpenModel.padded_layers`."""
+        if MASK not in self._runners[0].inputs:
+            return None
+        ids = self._encode(text, None, None).inputs[IDS]
+        values = {IDS: (self.encoder.padding_id, ids), MASK: (0, [1] * len(ids)), "position_ids": (0, range(len(ids)))}
+        around = {name: [[pad] * left + [*inner] + [pad] * right] for name, (pad, inner) in values.items()}
+        return self._runners[0].run(around, self._heads)[0]
+
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; see `Source.traces`."""
+        for text in as_list(texts):
+            sentence = self._encode(text, pair, target)
+            arrays: dict[str, Any] = {name: [ids] for name, ids in sentence.inputs.items()} | dict(sentence.tensors)
+            encoder, *decoder = self._runners
+            layers, states = encoder.run(arrays, self._heads)
+            if sentence.target is not None:
+                layers += decoder[0].run({IDS: arrays["decoder_input_ids"], HIDDEN: states}, self._heads)[0]
+            layers.sort(key=lambda layer: self._order.index((layer.layer, layer.kind)))
+            source, sides = self._source._replace(dtype=encoder.dtype), (sentence.query_tokens, sentence.tokens)
+            trace = Trace(source, *sides, tuple(layers), sentence.text, sentence.pair, sentence.target, sentence.notes)
+            yield replace(trace, pictures=sentence.pictures, grids=sentence.grids)

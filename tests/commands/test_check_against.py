@@ -1,0 +1,120 @@
+"""`attn check --against`: faults planted in exported graphs are named with their layer."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from onnx_exports import IDS, exported, model_of
+from running import Run
+
+TEXT = " ".join(map(str, IDS))
+
+
+def softmax_inputs(graph: onnx.GraphProto) -> list[tuple[onnx.NodeProto, onnx.NodeProto]]:
+    """Return each Softmax with the Add of its mask."""
+    producers = {name: node for node in graph.node for name in node.output}
+    return [(node, producers[node.input[0]]) for node in graph.node if node.op_type == "Softmax"]
+
+
+def without_mask(graph: onnx.GraphProto) -> None:
+    """Leave the mask of layer 1 out."""
+    softmax, added = softmax_inputs(graph)[1]
+    softmax.input[0] = added.input[0]
+
+
+def without_window(graph: onnx.GraphProto) -> None:
+    """Give layer 1 a causal mask without a window."""
+    added = softmax_inputs(graph)[1][1]
+    least = numpy_helper.from_array(np.array([np.finfo(np.float32).min]))
+    graph.initializer.append(numpy_helper.from_array(np.array(1), "one"))
+    nodes = [
+        helper.make_node("Shape", [added.input[0]], ["sizes"]),
+        helper.make_node("ConstantOfShape", ["sizes"], ["least"], value=least),
+        helper.make_node("Trilu", ["least", "one"], ["planted"], upper=1),
+    ]
+    place = list(graph.node).index(added)
+    for number, node in enumerate(nodes):
+        graph.node.insert(place + number, node)
+    softmax_inputs(graph)[1][1].input[1] = "planted"
+
+
+def other_base(graph: onnx.GraphProto) -> None:
+    """Rotate by the base 500,000 in place of 10,000, of heads of four dimensions."""
+    constants = [node.attribute[0].t for node in graph.node if node.op_type == "Constant"]
+    pairs = (tensor for tensor in constants if np.prod(tensor.dims) == 2)
+    (tensor,) = (tensor for tensor in pairs if np.allclose(numpy_helper.to_array(tensor).ravel(), [1, 0.01]))
+    tensor.CopyFrom(numpy_helper.from_array(np.float32([1, 500_000**-0.5]).reshape(tensor.dims)))
+
+
+PLANTED: dict[str, tuple[str, Callable[[onnx.GraphProto], None], list[str]]] = {
+    "causal": ("llama", without_mask, ["Layer 1, mask", "mask full instead of causal"]),
+    "window": ("mistral", without_window, ["Layer 1, mask", "mask causal instead of window(4)"]),
+    "padding": (
+        "bert",
+        without_mask,
+        ["Layer 1, padding: B gives it a weight of up to", "padding mask missing on the right"],
+    ),
+    "base": ("llama", other_base, ["Layers 0-1, rotation", "rotary base 500000 instead of 10000"]),
+}
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Export each model once, with its checkpoint."""
+    folder, made = tmp_path_factory.mktemp("exports"), set[str]()
+
+    def path(name: str) -> Path:
+        if name not in made:
+            model_of(name).save_pretrained(folder / name / "checkpoint")
+            exported(folder / name / "graph", name)
+            made.add(name)
+        return folder / name
+
+    return path
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "mistral"])
+def test_an_export_agrees(name: str, exports: Callable[[str], Path], attn: Run) -> None:
+    path = exports(name)
+    result = attn("check", "-m", path / "graph", "--against", path / "checkpoint", "--ids", TEXT)
+    assert (result.code, result.err) == (0, "")
+    assert "A and B agree: only rounding of float32" in result.out
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_named(fault: str, exports: Callable[[str], Path], attn: Run, tmp_path: Path) -> None:
+    name, plant, expected = PLANTED[fault]
+    model = onnx.load(exports(name) / "graph/model.onnx")
+    plant(model.graph)
+    onnx.save(model, tmp_path / "model.onnx")
+    against = ["--against", exports(name) / "checkpoint", "--ids", TEXT]
+    shown = attn("check", "-m", tmp_path / "model.onnx", *against)
+    document = attn("check", "-m", tmp_path / "model.onnx", *against, "-F", "json")
+    assert (shown.code, document.code) == (1, 1)
+    for part in expected:
+        assert part in shown.out
+        assert any(part in sentence for sentence in document.json["sentences"])
+    assert document.json["agrees"] is False
+    if fault != "padding":  # which one text alone does not show
+        first = attn(
+            "diff", "--first", "-m", exports(name) / "checkpoint", "-m", tmp_path / "model.onnx", "--ids", TEXT
+        )
+        assert (first.code, expected[1] in first.out) == (1, True)
+
+
+def test_without_a_text_the_window_is_shown(attn: Run) -> None:
+    result = attn("check", "-m", "demo", "--against", "demo")
+    assert (result.code, result.err) == (0, "")
+    assert "agree" in result.out
+
+
+def test_refusals(exports: Callable[[str], Path], attn: Run) -> None:
+    path = exports("bert") / "graph"
+    alone = attn("check", "-m", path)
+    assert (alone.code, alone.err.count("\n")) == (4, 1)
+    assert f"attn check -m {path} --against CHECKPOINT" in alone.err
+    many = attn("check", "-m", path, "--against", exports("bert") / "checkpoint", "--ids", "1 2", "3 4")
+    assert (many.code, "--against compares on one text" in many.err) == (2, True)
