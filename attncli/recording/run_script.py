@@ -97,9 +97,9 @@ def run_program(
 
     def begin() -> None:
         with notes.of_faults("the program could not be watched"):
-            if steps is not None:
-                watched.callback(_end_after(steps))
             watched.enter_context(watch())
+            if steps is not None:  # whose hook ends the program, after that of the watch
+                watched.callback(_end_after(steps))
 
     def reported() -> int:
         notes.extend(children.note())

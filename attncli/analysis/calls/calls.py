@@ -169,7 +169,7 @@ class Calls(Displayed, Sequence[CallGroup]):
             track.first = detached(call) if self._is_kept else None
         except Exception as fault:
             self.notes.failed(fault, f"{call.place} could not be kept")
-        self.rank = self.rank or _rank()  # before the program leaves its group
+        self.rank = self.rank or rank_of_process()  # before the program leaves its group
         return track
 
     def _record(self, call: AttentionCall, here: ThreadState) -> RecordedCall:
@@ -204,7 +204,7 @@ class Calls(Displayed, Sequence[CallGroup]):
 
     def finish(self) -> None:
         """End the last steps."""
-        self.rank = self.rank or _rank()
+        self.rank = self.rank or rank_of_process()
         if self._begun is not None:
             self.seconds, self._begun = perf_counter() - self._begun, None
         self.settle()
@@ -383,11 +383,11 @@ def judge(step: ForwardPass, expected: Expectations | None) -> Iterator[tuple[Fi
         yield tuple(one for one in findings if one.severity == "error" or one.code not in settled)
 
 
-def _rank() -> tuple[int, int] | None:
+def rank_of_process() -> tuple[int, int] | None:
     """Return the number of this process in a distributed program, and how many there are; None where it is alone."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        number, count = distributed.get_rank(), distributed.get_world_size()
+        number, count = distributed.getrank_of_process(), distributed.get_world_size()
     else:
         values = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE")]  # torchrun's and accelerate's
         number, count = map(int, values) if all(each.isdecimal() for each in values) else (0, 1)
