@@ -1,40 +1,117 @@
-"""Metrics of the heads of a layer in a step of training, from the sums of its calls; without torch."""
+"""Metrics of the heads of a call, reduced where its tensors are, while the program waits; no tensor is kept.
+
+Query rows count that have a key and are no padding, which is a position that no query may attend to. Of long sequences
+and large batches some rows are measured, spread evenly.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import torch
+from torch import Tensor
+
+from attncli.attention import FORBIDDEN_BELOW
+from attncli.recording.call import AttentionCall
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    import numpy as np
+    from jaxtyping import Bool, Float, Int
 
-METRICS = ("max_score", "entropy", "effective_keys", "sink", "previous", "distance")
-# Beside them: how many keys a row may attend to, and of the head with the most similar weights the cosine and the index.
-COLUMNS = (*METRICS, "keys", "similarity", "twin")
-MEANS = 6  # of the columns, from entropy to keys
+ROWS, BATCH = 64, 8  # that are measured of a call at most: query positions, and rows of its batch
+_MEANS = 6  # of `COLUMNS`, from entropy to keys
 
-
-class LayerMetrics(NamedTuple):
-    """Metrics of the heads of a layer in a step."""
-
-    layer: int  # in the order in which attention ran first
-    place: str  # in the program, `train.py:12`
-    module: str  # as its model names it; empty for the model, and outside of modules
-    values: Float[np.ndarray, "C H"]  # the `COLUMNS`; NaN where one is not defined
+# Also where the program replaced those in torch.
+_matmul, _softmax = torch._C._VariableFunctions.matmul, torch._C._VariableFunctions.softmax
 
 
-def head_metrics(sums: Sequence[Float[np.ndarray, "13+H H"]]) -> Float[np.ndarray, "C H"]:
-    """Return the `COLUMNS` of a layer over all of its calls, given the `head_sums` of each."""
-    total, highest = np.sum(sums, axis=0, dtype=float), np.max([one[2 * MEANS] for one in sums], axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means = total[:MEANS] / total[MEANS : 2 * MEANS]
-        products = total[2 * MEANS + 1 :]
-        sizes = np.sqrt(products.diagonal())
-        alike = products / sizes / sizes[:, None]
-    np.fill_diagonal(alike, -1)
-    twin, similarity = alike.argmax(0).astype(float), alike.max(0)
-    twin[~(similarity >= 0)] = similarity[~(similarity >= 0)] = np.nan  # the only head of its layer
-    highest = np.where(np.isneginf(highest), np.nan, highest)
-    return np.vstack([highest, means, similarity, twin]).astype(np.float32)
+def head_sums(call: AttentionCall) -> Float[Tensor, "13+H H"] | None:
+    """Return sums over the rows of a call, and their counts; the largest score; and products of two heads' weights.
+
+    None is returned where neither its weights are known nor all that they are derived from.
+    """
+    if (measured := _measured(call)) is None:
+        return None
+    at, scores, weights, allowed = measured
+    keys, is_self = torch.arange(call.shape[3], device=at.device), call.shape[2] == call.shape[3]
+    entropy = torch.special.entr(weights).sum(-1)  # [B, H, R], as are all that follow
+    counted = allowed.any(-1) & ~entropy.isnan()
+    if is_self:
+        counted = counted & allowed.any(-2)[..., at]
+    later = counted & (at > 0) if is_self else counted  # the weight of the first position on itself is no sink
+    weights = torch.where(counted[..., None], weights, 0)
+    before = (at - 1).clamp(0, len(keys) - 1)[:, None].expand(*weights.shape[:3], 1)
+    values = [
+        entropy, entropy.exp(), weights[..., 0], weights.gather(-1, before)[..., 0],
+        (weights * (at[:, None] - keys).abs()).sum(-1), allowed.sum(-1).expand(counted.shape).to(entropy),
+    ]  # fmt: skip
+    has = torch.stack([counted, counted, later, later & is_self, counted & is_self, counted])
+    sums = torch.where(has, torch.stack(values), 0).sum((1, 3))
+    highest = torch.where(counted, scores.amax(-1), -torch.inf).amax((0, 2))
+    of_heads = weights.transpose(0, 1).flatten(1)
+    return torch.cat([sums, has.sum((1, 3)).to(sums), highest[None], _matmul(of_heads, of_heads.mT)])
+
+
+def head_metrics(sums: Sequence[Float[Tensor, "13+H H"]]) -> Float[np.ndarray, "C H"]:
+    """Return the `COLUMNS` of a layer over all of its calls in a step; NaN is one that is not defined."""
+    calls = torch.stack([*sums]).cpu()
+    total, highest = calls.sum(0), calls[:, 2 * _MEANS].amax(0)
+    means, products = total[:_MEANS] / total[_MEANS : 2 * _MEANS], total[2 * _MEANS + 1 :]
+    sizes = products.diagonal().sqrt()
+    alike = (products / sizes / sizes[:, None]).fill_diagonal_(-1)
+    similarity, twin = alike.max(0)
+    columns = torch.stack([highest, *means, similarity, twin.to(similarity)])
+    columns[-2:, ~(similarity >= 0)] = torch.nan  # the only head of its layer
+    return columns.masked_fill(columns.isneginf(), torch.nan).float().numpy()
+
+
+def _measured(
+    call: AttentionCall,
+) -> tuple[Int[Tensor, " R"], Float[Tensor, "B H R K"], Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"]] | None:
+    """Return the positions of the measured rows, their scores, −inf where they are hidden, weights and allowed keys."""
+    batch, _, queries, keys = call.shape
+    chosen, at = _spread(batch, BATCH, call.device), _spread(queries, ROWS, call.device)
+
+    def of_batch(tensor: Tensor) -> Tensor:
+        tensor = tensor.detach()[(None,) * (4 - tensor.dim())]
+        return tensor if len(tensor) == 1 or batch <= BATCH else tensor.index_select(0, chosen)
+
+    def of_rows(tensor: Tensor) -> Tensor:
+        tensor = of_batch(tensor)
+        return tensor if tensor.shape[2] == 1 or queries <= ROWS else tensor.index_select(2, at)
+
+    allowed = ((torch.arange(keys, device=call.device) <= at[:, None]) | (not call.is_causal))[None, None]
+    bias: Any = 0
+    for mask in call.masks:
+        values = of_rows(mask.values)
+        is_additive = mask.convention == "additive"
+        is_hidden = values <= FORBIDDEN_BELOW if is_additive else (values != 0) == (mask.convention == "masked")
+        allowed = allowed & ~is_hidden
+        bias = bias + values.masked_fill(is_hidden, 0) if is_additive else bias
+    if call.weights is not None:  # the program's own
+        weights = _wide(of_rows(call.weights))
+        scores = torch.full_like(weights, torch.nan) if call.scores is None else _wide(of_rows(call.scores))
+        allowed = allowed & ~(scores <= FORBIDDEN_BELOW)
+        return at, scores.masked_fill(~allowed, -torch.inf), weights, allowed
+    q, k = (call.q, call.k) if call.project is None else call.project()[:2]
+    if q is None or k is None or call.scale is None or call.unsupported is not None:
+        return None
+    q, k = _wide(of_rows(q)) * call.scale, _wide(of_batch(k))
+    together = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # the queries of all heads that share keys
+    scores = _matmul(together, k.mT).unflatten(2, (-1, len(at))).flatten(1, 2) + bias
+    scores = scores if call.softcap is None else call.softcap * (scores / call.softcap).tanh()
+    scores = scores.masked_fill(~allowed, -torch.inf)
+    sinks = [] if call.sinks is None else [of_rows(call.sinks).to(scores).expand(*scores.shape[:3], 1)]
+    return at, scores, _softmax(torch.cat([scores, *sinks], -1), -1)[..., :keys], allowed
+
+
+def _spread(count: int, most: int, device: str) -> Int[Tensor, " N"]:
+    """Return this number of places, or as many as are measured at most, the first and the last among them."""
+    if count <= most:
+        return torch.arange(count, device=device)
+    return torch.linspace(0, count - 1, most, device=device).long()
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()

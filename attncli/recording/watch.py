@@ -59,7 +59,7 @@ def watching(
     module: nn.Module | None = None,
     notes: Notes | None = None,
     hints: Callable[[], Hints] | None = None,
-    on_event: Callable[[str, nn.Module | None], object] | None = None,
+    on_end: Callable[[str], object] = lambda _: None,
 ) -> Iterator[Watch]:
     """Hand over every attention that runs inside.
 
@@ -69,21 +69,23 @@ def watching(
         module: whose attention alone is handed over; None is all.
         notes: takes what the calls do not say; None is a list of the watch's own.
         hints: gives what takes the inputs of modules, in the thread that runs.
-        on_event: takes `backward` after a tensor's `backward`, and `forward` after that of an outermost module, with it.
+        on_end: takes `backward` after a tensor's backward, and `forward` after that of an outermost module.
     """
-    hooks = _Hooks(Watch(on_call, module, Notes() if notes is None else notes, hints, on_event))
+    hooks = _Hooks(Watch(on_call, module, Notes() if notes is None else notes, hints, on_end))
     _FORGET_IN_A_CHILD.append(hooks.remove)
     with ExitStack() as stack:
         stack.callback(_FORGET_IN_A_CHILD.remove, hooks.remove)
         stack.callback(hooks.remove)
 
-        def hide_warning() -> None:
-            hooks.run_eagerly()
+        def run_eagerly() -> None:  # a compiled region calls no function that could be seen
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
             message = "Using `torch.compile\\(module\\)` when there are global hooks"  # which are ours
-            warnings.filterwarnings("ignore", message, UserWarning)
+            if not any(getattr(each[1], "pattern", "") == message for each in warnings.filters):
+                warnings.filterwarnings("ignore", message, UserWarning)  # it has others be shown anew
 
         # Importing it here would take a second from programs that compile nothing.
-        stack.enter_context(when_imported("torch._dynamo", hide_warning))
+        stack.enter_context(when_imported("torch._dynamo", run_eagerly))
+        hooks.here().enter()
         yield hooks.watch
 
 
@@ -91,40 +93,16 @@ class _Hooks:
     """Hooks of torch and of Python, by which a watch sees modules and threads, from when this is made."""
 
     def __init__(self, watch: Watch) -> None:
-        self.watch, self._local = watch, threading.local()
-        self._is_added = self._has_failed = False
-        self._stance: Any = None
-        watch.pause, watch.resume = self.remove, self.add
-        self.add()
-
-    def add(self) -> None:
-        """Watch from here on, if nothing failed."""
-        if self._is_added or self._has_failed:
-            return
-        self._is_added = self.watch.is_on = True
-        self._profile = threading.getprofile()
+        self.watch, self._local, self._profile = watch, threading.local(), threading.getprofile()
         self._before = torch_modules.register_module_forward_pre_hook(self._enter_module)
         leave = self._leave_module
         self._after = torch_modules.register_module_forward_hook(leave, with_kwargs=True, always_call=True)
         torch_modules._global_forward_hooks.move_to_end(self._after.id, last=False)  # type: ignore[attr-defined]
         threading.setprofile(self._begin)
-        if "torch._dynamo" in sys.modules:
-            self.run_eagerly()
-        self.here().enter()
-
-    def run_eagerly(self) -> None:
-        """Run compiled regions eagerly while the program is watched: they call no function that could be seen."""
-        if self._is_added and self._stance is None:
-            self._stance = torch.compiler.set_stance("force_eager")
 
     def remove(self) -> None:
-        """Watch no more, until `add`."""
+        """Watch no more."""
         self.watch.is_on = False
-        if not self._is_added:
-            return
-        self._is_added = False
-        if self._stance is not None:
-            self._stance = self._stance.__exit__(None, None, None)
         threading.setprofile(self._profile)
         self._before.remove()
         self._after.remove()
@@ -163,7 +141,7 @@ class _Hooks:
 
     def _end(self, fault: Exception) -> None:
         """End the watch, which lost track of the program: a mode that stays on changes its last bits."""
-        self.watch.is_on, self._has_failed = False, True
+        self.watch.is_on = False
         self.here().leave_all()
         self.watch.notes.failed(fault)
 
@@ -181,7 +159,7 @@ class _Thread(ThreadContext, TorchFunctionMode):
         self._followed = self.origins.by_id.keys()
         self._inputs = None if watch.hints is None else InputReader(watch.hints())
         self._softmax = Softmax(self)
-        self._wanted = {*FUSED, *self._softmax.begins, *([] if watch.on_event is None else [torch.Tensor.backward])}
+        self._wanted = {*FUSED, *self._softmax.begins, torch.Tensor.backward}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -198,8 +176,8 @@ class _Thread(ThreadContext, TorchFunctionMode):
         if not is_followed and func not in self._wanted and not isinstance(func, _OPERATORS):
             return result
         try:
-            if func is torch.Tensor.backward and self.watch.on_event is not None:
-                self.watch.on_event("backward", None)
+            if func is torch.Tensor.backward:
+                self.watch.on_end(func.__name__)
             if self._sees_functions and self.watch.is_on:
                 self._read(func, args, kwargs, result, is_followed)
         except Exception as fault:
@@ -253,9 +231,8 @@ class _Thread(ThreadContext, TorchFunctionMode):
             self._guarded(self._inputs.leave, running.hint, ran)
         self._keep_output(None if ran is None else ran[-1])
         self._leave()
-        is_run_again = torch._C._current_graph_task_id() >= 0  # under a checkpoint, by the backward
-        if self.watch.on_event is not None and not self.running and not is_run_again:
-            self.watch.on_event("forward", module)
+        if not self.running and torch._C._current_graph_task_id() < 0:  # and not run again by a backward
+            self._guarded(self.watch.on_end, "forward")
 
     def _keep_output(self, output: Any) -> None:
         """Keep the output of the last module until the one that called it ends, and none of those inside of it."""

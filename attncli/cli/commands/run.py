@@ -94,7 +94,7 @@ def run(
     if every is not None:
         from attncli.cli.training import TrainingRun
 
-        raise typer.Exit(TrainingRun(stderr, output, every, warn, fail, place).run(run_it, arguments, steps))
+        raise typer.Exit(TrainingRun(stderr, output, every, warn).run(run_it, arguments, steps, fail))
     chosen = output.chosen()
     if chosen not in ("table", "json", "tsv"):
         raise UsageError(f"{chosen} is a format of attention over training; give --every N, or -F json")

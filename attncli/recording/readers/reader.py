@@ -36,10 +36,8 @@ class Watch:
     only: nn.Module | None  # whose attention alone is handed over; None is all
     notes: Notes  # what the calls do not say, such as that compiled regions run eagerly
     hints: Callable[[], Hints] | None
-    on_event: Callable[[str, nn.Module | None], object] | None = None  # see `watching`
+    on_end: Callable[[str], object]
     is_on: bool = True
-    pause: Callable[[], None] = lambda: None  # leaves torch as if nothing were watched, until `resume`
-    resume: Callable[[], None] = lambda: None
     start: str = field(default_factory=os.getcwd)  # the working directory that files are named from
     names: ModuleNames = field(default_factory=ModuleNames)
     lock: Any = field(default_factory=threading.RLock)  # held while something is handed over
