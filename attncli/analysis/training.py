@@ -119,13 +119,12 @@ class TrainingHistory:
         return np.array([np.pad(each, (0, count - len(each)), constant_values=np.nan) for each in values]).T
 
     def movement(self, metric: str) -> Float[np.ndarray, " N"]:
-        """Return the largest change of each head since its first step, as a share of the most that it could be."""
+        """Return how far each head went, as a share of how far it could."""
         values, keys = self.over_time(metric), float(np.nanmax(self.over_time("keys"), initial=2))
-        first = np.array([next(iter(row[np.isfinite(row)]), np.nan) for row in values])[:, None]
-        most = {"entropy": np.log(keys), "effective_keys": keys, "distance": keys}.get(metric, 1.0)
-        span = np.maximum(np.abs(values), np.abs(first)) if metric == "max_score" else most
+        highest, lowest = np.fmax.reduce(values, axis=1), np.fmin.reduce(values, axis=1)
+        most = {"max_score": np.abs(highest), "effective_keys": keys, "distance": keys}.get(metric, 1.0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.nan_to_num(np.abs(values - first) / span).max(axis=1, initial=0.0)
+            return np.nan_to_num((highest - lowest) / most)
 
     def changes(self) -> dict[str, list[str]]:
         """Return which heads collapsed onto the first position, went silent, or became copies of another."""

@@ -1,7 +1,6 @@
 """Metrics of the heads of a call, reduced where its tensors are, while the program waits; no tensor is kept.
 
-Query rows count that have a key and are no padding, which is a position that no query may attend to. Of long sequences
-and large batches some rows are measured, spread evenly.
+Query rows count that have a key and are no padding, which is a position that no query may attend to.
 """
 
 from __future__ import annotations
@@ -19,11 +18,19 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Bool, Float, Int
 
-ROWS, BATCH = 64, 8  # that are measured of a call at most: query positions, and rows of its batch
+    _Rows = tuple[Int[Tensor, " R"], Float[Tensor, "B H R K"], Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"]]
+
+_CELLS = 2**22  # of a call that are measured at most, 16 MiB as float32
 _MEANS = 6  # of `COLUMNS`, from entropy to keys
 
 # Also where the program replaced those in torch.
 _matmul, _softmax = torch._C._VariableFunctions.matmul, torch._C._VariableFunctions.softmax
+
+
+def measured_rows(call: AttentionCall) -> int:
+    """Return how many query positions of a call are measured, spread evenly: all that are few enough."""
+    batch, heads, queries, keys = call.shape
+    return min(queries, max(_CELLS // (batch * heads * keys), 1))
 
 
 def head_sums(call: AttentionCall) -> Float[Tensor, "13+H H"] | None:
@@ -37,8 +44,7 @@ def head_sums(call: AttentionCall) -> Float[Tensor, "13+H H"] | None:
     keys, is_self = torch.arange(call.shape[3], device=at.device), call.shape[2] == call.shape[3]
     entropy = torch.special.entr(weights).sum(-1)  # [B, H, R], as are all that follow
     counted = allowed.any(-1) & ~entropy.isnan()
-    if is_self:
-        counted = counted & allowed.any(-2)[..., at]
+    counted = counted & allowed.any(-2)[..., at] if is_self else counted
     later = counted & (at > 0) if is_self else counted  # the weight of the first position on itself is no sink
     weights = torch.where(counted[..., None], weights, 0)
     before = (at - 1).clamp(0, len(keys) - 1)[:, None].expand(*weights.shape[:3], 1)
@@ -59,33 +65,25 @@ def head_metrics(sums: Sequence[Float[Tensor, "13+H H"]]) -> Float[np.ndarray, "
     total, highest = calls.sum(0), calls[:, 2 * _MEANS].amax(0)
     means, products = total[:_MEANS] / total[_MEANS : 2 * _MEANS], total[2 * _MEANS + 1 :]
     sizes = products.diagonal().sqrt()
-    alike = (products / sizes / sizes[:, None]).fill_diagonal_(-1)
-    similarity, twin = alike.max(0)
-    columns = torch.stack([highest, *means, similarity, twin.to(similarity)])
-    columns[-2:, ~(similarity >= 0)] = torch.nan  # the only head of its layer
+    similarity, twin = (products / sizes / sizes[:, None]).fill_diagonal_(-torch.inf).max(0)
+    twin = torch.where(similarity.isfinite(), twin, torch.nan)  # none where a layer has one head
+    columns = torch.stack([highest, *means, similarity, twin])
     return columns.masked_fill(columns.isneginf(), torch.nan).float().numpy()
 
 
-def _measured(
-    call: AttentionCall,
-) -> tuple[Int[Tensor, " R"], Float[Tensor, "B H R K"], Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"]] | None:
+def _measured(call: AttentionCall) -> _Rows | None:
     """Return the positions of the measured rows, their scores, −inf where they are hidden, weights and allowed keys."""
-    batch, _, queries, keys = call.shape
-    chosen, at = _spread(batch, BATCH, call.device), _spread(queries, ROWS, call.device)
-
-    def of_batch(tensor: Tensor) -> Tensor:
-        tensor = tensor.detach()[(None,) * (4 - tensor.dim())]
-        return tensor if len(tensor) == 1 or batch <= BATCH else tensor.index_select(0, chosen)
+    rows, (*_, queries, keys) = measured_rows(call), call.shape
+    at = queries - 1 - torch.arange(rows, device=call.device) * (queries - 1) // max(rows - 1, 1)  # the last first
 
     def of_rows(tensor: Tensor) -> Tensor:
-        tensor = of_batch(tensor)
-        return tensor if tensor.shape[2] == 1 or queries <= ROWS else tensor.index_select(2, at)
+        tensor = tensor.detach()[(None,) * (4 - tensor.dim())]
+        return tensor if tensor.shape[2] == 1 else tensor[:, :, at]
 
     allowed = ((torch.arange(keys, device=call.device) <= at[:, None]) | (not call.is_causal))[None, None]
     bias: Any = 0
     for mask in call.masks:
-        values = of_rows(mask.values)
-        is_additive = mask.convention == "additive"
+        values, is_additive = of_rows(mask.values), mask.convention == "additive"
         is_hidden = values <= FORBIDDEN_BELOW if is_additive else (values != 0) == (mask.convention == "masked")
         allowed = allowed & ~is_hidden
         bias = bias + values.masked_fill(is_hidden, 0) if is_additive else bias
@@ -97,20 +95,13 @@ def _measured(
     q, k = (call.q, call.k) if call.project is None else call.project()[:2]
     if q is None or k is None or call.scale is None or call.unsupported is not None:
         return None
-    q, k = _wide(of_rows(q)) * call.scale, _wide(of_batch(k))
+    q, k = _wide(of_rows(q)) * call.scale, _wide(k)
     together = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # the queries of all heads that share keys
-    scores = _matmul(together, k.mT).unflatten(2, (-1, len(at))).flatten(1, 2) + bias
+    scores = _matmul(together, k.mT).unflatten(2, (-1, rows)).flatten(1, 2) + bias
     scores = scores if call.softcap is None else call.softcap * (scores / call.softcap).tanh()
     scores = scores.masked_fill(~allowed, -torch.inf)
     sinks = [] if call.sinks is None else [of_rows(call.sinks).to(scores).expand(*scores.shape[:3], 1)]
     return at, scores, _softmax(torch.cat([scores, *sinks], -1), -1)[..., :keys], allowed
-
-
-def _spread(count: int, most: int, device: str) -> Int[Tensor, " N"]:
-    """Return this number of places, or as many as are measured at most, the first and the last among them."""
-    if count <= most:
-        return torch.arange(count, device=device)
-    return torch.linspace(0, count - 1, most, device=device).long()
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 from attncli.recording.call import AttentionCall, CallSite, LayerMetrics
-from attncli.recording.head_metrics import BATCH, ROWS, head_metrics, head_sums
+from attncli.recording.head_metrics import head_metrics, head_sums, measured_rows
 from attncli.recording.notes import Notes
 from attncli.recording.watch import watching
 
@@ -27,22 +27,17 @@ _OPTIMIZER = "optimizer step"
 
 
 class StepMeter:
-    """Counts steps, and hands over the metrics of each N-th and of the first.
-
-    Args:
-        every: N.
-        on_step: takes the number of a step and its layers, while the program waits.
-        notes: takes what is not measured, and faults of ours.
+    """Counts steps, and hands over the number and the layers of each N-th and of the first, while the program waits.
 
     Attributes:
         unit: of the steps: `optimizer step`, `backward` or `forward`; empty before the first.
         steps: how many have ended.
-        sampling: the rows that are measured, where calls had more.
+        sampling: how many query positions are measured, if not all.
     """
 
     def __init__(self, every: int, on_step: Callable[[int, list[LayerMetrics]], object], notes: Notes) -> None:
-        self.unit, self.steps, self.sampling, self.notes = "", 0, "", notes
-        self._every, self._on_step, self._process = every, on_step, os.getpid()
+        self.unit, self.steps, self.sampling = "", 0, ""
+        self._every, self._on_step, self._notes, self._process = every, on_step, notes, os.getpid()
         self._layers: dict[tuple[CallSite, int], int] = {}  # the second counts calls at a place in a run of its module
         self._runs: Counter[tuple[CallSite, int]] = Counter()
         self._sums: dict[int, list[Tensor]] = {}  # of the step, by layer
@@ -65,7 +60,7 @@ class StepMeter:
     def _switch(self, is_on: bool) -> None:
         """Watch or not; between measured steps torch is as it is without us."""
         if is_on and not self._is_on:
-            self._watch.enter_context(watching(self._take, notes=self.notes, on_end=self._ended))
+            self._watch.enter_context(watching(self._take, notes=self._notes, on_end=self._ended))
         elif not is_on:
             self._watch.close()
         self._is_on = is_on
@@ -83,14 +78,14 @@ class StepMeter:
         if not self._is_due(self.steps + 1):
             return
         if call.device == "meta" or (sums := head_sums(call)) is None:
-            self.notes.add(f"{call.place} is not measured: {call.unsupported or 'its weights are not known'}")
+            self._notes.add(f"{call.place} is not measured: {call.unsupported or 'its weights are not known'}")
             return
         run = call.place, 0 if call.slices is None else call.slices.forward
         layer = self._layers.setdefault((call.place, self._runs[run]), len(self._layers))
         self._runs[run] += call.slices is not None
         self._sums.setdefault(layer, []).append(sums)
-        if call.shape[0] > BATCH or call.shape[2] > ROWS:
-            self.sampling = f"of each call at most {ROWS} query positions and {BATCH} batch rows"
+        if (rows := measured_rows(call)) < call.shape[2]:
+            self.sampling = f"{rows} of {call.shape[2]:,} query positions"
 
     def _ended(self, event: str) -> None:
         """End a step of a program without an optimizer, after a backward or a forward of an outermost module."""
@@ -109,11 +104,11 @@ class StepMeter:
     def _optimizer_stepped(self, optimizer: Optimizer) -> None:
         if os.getpid() != self._process:
             return
-        with self.notes.of_faults("a step of training was not counted"):
+        with self._notes.of_faults("a step of training was not counted"):
             # Several optimizers may share the parameters of a model: the one with the most steps counts.
             before = max(self.steps - 1, 0) if self.unit == _OPTIMIZER else self.steps
             if self.steps and self.unit != _OPTIMIZER:
-                self.notes.add(f"before the first optimizer step, {self.steps} steps of the table are {self.unit}s")
+                self._notes.add(f"before the first optimizer step, {self.steps} steps of the table are {self.unit}s")
             self.unit = _OPTIMIZER
             number = self._optimizers[optimizer] = self._optimizers.get(optimizer, before) + 1
             if number > self.steps:
@@ -127,9 +122,11 @@ class StepMeter:
         if sums and self._is_due(self.steps):
             places = {layer: place for (place, _), layer in self._layers.items()}
             with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
-                values = {layer: head_metrics(own) for layer, own in sorted(sums.items())}
-            named = [(layer, str(places[layer]), places[layer].module or "") for layer in values]
-            self._on_step(self.steps, [LayerMetrics(*name, values[name[0]]) for name in named])
+                layers = [
+                    LayerMetrics(layer, str(places[layer]), places[layer].module or "", head_metrics(own))
+                    for layer, own in sorted(sums.items())
+                ]
+            self._on_step(self.steps, layers)
 
     def _is_due(self, step: int) -> bool:
         return step == 1 or step % self._every == 0

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from attncli.analysis.metric_names import MEANINGS, UNITS
+from attncli.analysis.metric_names import MEANINGS
 from attncli.analysis.training import TrainingHistory
 from attncli.recording.call import METRICS
 from attncli.render.block import COMFORTABLE, Block, block, trimmed
@@ -54,8 +54,7 @@ def _strip(history: TrainingHistory, metric: str, palette: Palette, width: int, 
     ends = np.where(np.isfinite(values), values, 0)
     scale = Scale(min(float(ends.min()), 0.0), float(ends.max()))
     more = f" · {plural(len(names) - len(shown), 'head')} moved less" * (len(shown) < len(names))
-    unit = {"max_score": "", "sink": " (a weight)", "previous": " (a weight)"}.get(metric, f" in {UNITS.get(metric)}")
-    lines = [[Segment(metric, BOLD), Segment(f"{unit}: {MEANINGS[metric]}{more}", DIM)]]
+    lines = [[Segment(metric, BOLD), Segment(f": {MEANINGS[metric]}{more}", DIM)]]
     for index, cells in zip(shown, palette.cells(drawn, np.isfinite(drawn), scale, 1), strict=True):
         colors = [] if palette.tier == "plain" else [Segment(glyph * each, style) for glyph, style in cells]
         numbers = "".join(number_text(values[index][at], 2).rjust(_NUMBER) for at in (0, -1))
