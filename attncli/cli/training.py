@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.analysis.calls.calls import rank_of_process
 from attncli.analysis.training import DEFAULT_RULES, TrainingHistory, parse_rules
 from attncli.cli import options
 from attncli.cli.environment import Environment, print_error
@@ -20,7 +19,7 @@ from attncli.errors import AttnError, ExitCode, InputError, UsageError
 from attncli.formats import DATASETS, DRAWN
 from attncli.formats.training import TrainingTable
 from attncli.recording.notes import Notes, described
-from attncli.recording.run_script import Program, run_program
+from attncli.recording.run_script import Program, rank_of_process, run_program
 from attncli.render.training import training_parts
 from attncli.text import plural
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     _Rows = tuple[Int[Tensor, " R"], Float[Tensor, "B H R K"], Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"]]
 
-_CELLS = 2**22  # of a call that are measured at most, 16 MiB as float32
+_CELLS, _ROWS = 2**20, 8  # of a call: cells that are measured at most, and query positions at least
 _MEANS = 6  # of `COLUMNS`, from entropy to keys
 
 # Also where the program replaced those in torch.
@@ -30,7 +30,7 @@ _matmul, _softmax = torch._C._VariableFunctions.matmul, torch._C._VariableFuncti
 def measured_rows(call: AttentionCall) -> int:
     """Return how many query positions of a call are measured, spread evenly: all that are few enough."""
     batch, heads, queries, keys = call.shape
-    return min(queries, max(_CELLS // (batch * heads * keys), 1))
+    return min(queries, max(_CELLS // (batch * heads * keys), _ROWS))
 
 
 def head_sums(call: AttentionCall) -> Float[Tensor, "13+H H"] | None:

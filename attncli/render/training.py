@@ -51,8 +51,8 @@ def _strip(history: TrainingHistory, metric: str, palette: Palette, width: int, 
     count = min(len(steps), room)
     each = min(room // count, _WIDEST_CELL)
     drawn = values[shown][:, np.linspace(0, len(steps) - 1, count).round().astype(int)]
-    ends = np.where(np.isfinite(values), values, 0)
-    scale = Scale(min(float(ends.min()), 0.0), float(ends.max()))
+    highest = float(values[np.isfinite(values)].max(initial=0.0)) or 1.0
+    scale = Scale.up_to(highest, "log" if metric == "max_score" else "linear")
     more = f" · {plural(len(names) - len(shown), 'head')} moved less" * (len(shown) < len(names))
     lines = [[Segment(metric, BOLD), Segment(f": {MEANINGS[metric]}{more}", DIM)]]
     for index, cells in zip(shown, palette.cells(drawn, np.isfinite(drawn), scale, 1), strict=True):

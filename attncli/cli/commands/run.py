@@ -75,15 +75,8 @@ def run(
     attn run --prove "causal & pad" --lengths 6,10 train.py
     attn run --expect pad --expect "decoder.*self*=causal & pad" translate.py
     """
-    from attncli.analysis.calls import watching_all
-    from attncli.analysis.calls.calls import Calls
-    from attncli.analysis.calls.steps import MASK_CODES
-    from attncli.analysis.prove import Prover
-    from attncli.recording.notes import described
     from attncli.recording.run_script import program_of, run_program
 
-    for name in ("formats.columns", "formats.documents", "formats.rows", "render.calls", "render.proofs"):
-        import_module(f"attncli.{name}")  # before the program's folder comes first on sys.path
     target, *arguments = [*([] if module is None else [module]), *(program or [])] or [""]
     if not target:
         raise UsageError("give a program: attn run train.py, or attn run -m package.module")
@@ -95,6 +88,14 @@ def run(
         from attncli.cli.training import TrainingRun
 
         raise typer.Exit(TrainingRun(stderr, output, every, warn).run(run_it, arguments, steps, fail))
+    from attncli.analysis.calls import watching_all
+    from attncli.analysis.calls.calls import Calls
+    from attncli.analysis.calls.steps import MASK_CODES
+    from attncli.analysis.prove import Prover
+    from attncli.recording.notes import described
+
+    for name in ("formats.columns", "formats.documents", "formats.rows", "render.calls", "render.proofs"):
+        import_module(f"attncli.{name}")  # before the program's folder comes first on sys.path
     chosen = output.chosen()
     if chosen not in ("table", "json", "tsv"):
         raise UsageError(f"{chosen} is a format of attention over training; give --every N, or -F json")
