@@ -128,11 +128,12 @@ class TrainingHistory:
 
     def changes(self) -> dict[str, list[str]]:
         """Return which heads collapsed onto the first position, went silent, or became copies of another."""
-        uniform = self.over_time("effective_keys") / self.over_time("keys")
+        entropy, uniform = self.over_time("entropy"), self.over_time("effective_keys") / self.over_time("keys")
         rises = {  # from at most the first number in some step to at least the second at the end
             "collapsed onto the first position": (self.over_time("sink"), 0.45, 0.9),
             "went silent, with about the same weight on all keys": (uniform, 0.7, 0.95),
             "became copies of another head of their layer": (self.over_time("similarity"), 0.9, 0.99),
+            "have no numbers any more, but NaN": (np.isnan(entropy).astype(float), 0, 1),
         }
         found = {
             what: [*compress(self.names, (np.nanmin(values, axis=1, initial=np.inf) <= low) & (values[:, -1] >= high))]
