@@ -16,27 +16,26 @@ if _IS_OURS:
     gc.set_threshold(100_000, 50, 1000)
 
 # NumPy multiplies on one core, unless its user says otherwise: most products here are small, and OpenBLAS's threads
-# wait for each other without sleeping. A long text has threads of its own (`attncli.engines.numpy.parallel`).
+# wait for each other without sleeping. A long text has threads of its own (`attncli.engines.cpu`).
 if _IS_OURS and "OMP_NUM_THREADS" not in os.environ:
     os.environ.setdefault("OPENBLAS_DEFAULT_NUM_THREADS", "1")
 
 
-def main() -> None:
-    """Run the `attn` program."""
+def main(is_process: bool = True) -> None:
+    """Run the `attn` program, which ends with SystemExit, or ends the process where it is one of its own."""
     if not _IS_OURS and not sys.flags.safe_path:
         # The folder of the program, or that of this script, from which nothing of ours is to be imported.
         sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     from attncli.cli.app import app
-    from attncli.cli.environment import settle_streams
+    from attncli.cli.environment import end_process, settle_streams
 
     settle_streams()
     try:
         app(prog_name="attn")
-    finally:
-        # All that lives dies with the process; a look through all of it for cycles first costs 6 % of a short run.
-        # A program of the user's ends as under python, and a library (triton, by nanobind) complains of what is left.
-        if _IS_OURS and "torch" not in sys.modules:
-            gc.freeze()
+    except SystemExit as ended:
+        if _IS_OURS and is_process:  # a program of the user's ends as under python
+            end_process(ended.code)
+        raise
 
 
 if __name__ == "__main__":

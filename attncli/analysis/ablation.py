@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.attention import row_blocks
-from attncli.checkpoints.options import EngineOptions
-from attncli.checkpoints.signatures import Choice, with_explicit_signature
+from attncli.checkpoints.options import Choice, EngineOptions, with_explicit_signature
 from attncli.encoding.encode import EncodedInput, InputEncoder, check_texts
 from attncli.engines.predictor import Cut, Kind, Measure, Predictor, Replacement
 from attncli.errors import InputError, InputMismatchError, Metadata, UsageError

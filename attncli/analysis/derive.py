@@ -26,7 +26,7 @@ from attncli.trace.trace import Derivation, Mean, Origin, Trace, texts_of
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-    from attncli.checkpoints.signatures import Choice
+    from attncli.checkpoints.options import Choice
 
     Layers = tuple[LayerTrace, ...]
     Rows = Int[np.ndarray, " Q"]

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from attncli.analysis.labels import LABELS, Label, labels_of
-from attncli.analysis.metric_names import NAMES, OF_ANY_TEXT, OF_PICTURES, Metric, names_for
-from attncli.analysis.metrics import by_name, trace_metrics
+from attncli.analysis import NAMES, OF_ANY_TEXT, OF_PICTURES, Metric, names_for
+from attncli.analysis.metrics import LABELS, Label, by_name, labels_of, trace_metrics
 from attncli.analysis.pairs import (
     PairedText,
     PairReport,
@@ -22,7 +21,7 @@ from attncli.analysis.pairs import (
     source_options,
 )
 from attncli.analysis.summary import OF_TRACES, RunningMoments, RunStats, RunSummary, SentenceFacts, refuse_beside
-from attncli.checkpoints.signatures import Choice, with_explicit_signature
+from attncli.checkpoints.options import Choice, with_explicit_signature
 from attncli.encoding.induction_probe import repeated_sequences
 from attncli.encoding.pictures import pictures_alone
 from attncli.engines import open_source

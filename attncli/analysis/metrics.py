@@ -1,4 +1,4 @@
-"""Numbers that say what a head does, over the query rows that have a key to attend to and are no padding.
+"""Metrics and labels of heads, over the query rows that have a key to attend to and are no padding.
 
 Most metrics are sums of weights, each times a factor that its cell has by the tokens alone. Factors are made once for
 all heads of all layers that see the same cells, a block of query rows at a time, and one product gives these metrics.
@@ -6,15 +6,14 @@ all heads of all layers that see the same cells, a block of query rows at a time
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from attncli import attention
-from attncli.analysis.metric_names import NAMES, OF_ANY_TEXT, OF_PICTURES, Metric, names_for
-from attncli.analysis.picture_metrics import PictureCells, PictureSums
+from attncli.analysis import NAMES, OF_ANY_TEXT, OF_PICTURES, Metric, names_for
 from attncli.masks.expressions import Atom, RuleMask, leaves
 from attncli.trace.layer import HeadTrace, LayerTrace, Stages, stages_of
 from attncli.trace.trace import Trace
@@ -22,6 +21,9 @@ from attncli.trace.view import View
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
+
+    from attncli.analysis.picture_metrics import PictureCells
+
 
 _LINEAR = NAMES[NAMES.index("distance") : NAMES.index("max_weight")]  # in the weights
 _TINY = np.finfo(np.float32).tiny
@@ -66,7 +68,7 @@ def _of_layers(trace: Trace, layers: Sequence[LayerTrace], rows: Int[np.ndarray,
     first = layers[0]
     # Where the heads have masks of their own, so have the uniform ones in their places.
     of_uniform = first.heads if len(first.mask.rows(list(first.heads), rows[:1])) > 1 else first.heads[:1]
-    pictures = PictureCells.of(trace, first)
+    pictures = _picture_cells(trace, first)
     measured = MetricSums(sum(len(layer.heads) for layer in layers), rows, pictures)
     uniform = MetricSums(len(of_uniform), rows, pictures)
     together = min(len(first.heads), max(attention.CELLS // (_ROWS * first.num_keys), 1))
@@ -84,12 +86,21 @@ def head_metrics(trace: Trace, layer: LayerTrace, head: HeadTrace) -> dict[str, 
     Where other keys follow those of the queries' own sequence, weights are those on the sequence, and `distance` is
     None. Metrics of pictures are there where the trace has grids.
     """
-    pictures = PictureCells.of(trace, layer)
+    pictures = _picture_cells(trace, layer)
     sums = MetricSums(1, np.array(head.queries, int), pictures)
     for block in head.blocks():
         sums.add(_cell_factors(trace, layer, block.queries, pictures), [block.stages])
     names = names_for(bool(trace.grids))
     return by_name(names, sums.means()[0][: len(names)])
+
+
+def _picture_cells(trace: Trace, layer: LayerTrace) -> PictureCells | None:
+    """Return the positions of a layer that are cells of pictures; None where none is."""
+    if not trace.grids:
+        return None
+    from attncli.analysis.picture_metrics import PictureCells
+
+    return PictureCells.of(trace, layer)
 
 
 def by_name(names: Sequence[Metric], values: Float[np.ndarray, " M"]) -> dict[str, float | None]:
@@ -177,7 +188,11 @@ class MetricSums:
         self._totals = np.zeros((heads, len(OF_ANY_TEXT) - 1))
         self._counts = np.zeros((heads, len(OF_ANY_TEXT) - 1), int)
         self._highest = np.full(heads, -np.inf)
-        self._pictures = None if pictures is None else PictureSums(pictures, rows, heads)
+        self._pictures = None
+        if pictures is not None:
+            from attncli.analysis.picture_metrics import PictureSums  # which a text alone need not wait for
+
+            self._pictures = PictureSums(pictures, rows, heads)
 
     def add(self, cells: CellFactors, blocks: Iterable[Stages]) -> None:
         """Take in some rows of all heads, some heads at a time."""
@@ -225,3 +240,120 @@ class MetricSums:
             of_pictures = self._pictures.metrics(None if regions_of is None else regions_of._pictures)
             of_text = np.broadcast_to(of_text, (len(of_pictures), of_text.shape[1]))
         return np.column_stack([of_text, of_pictures]).astype(np.float32)
+
+
+# --- labels: the metrics in which a head is far from one that weighs every allowed key alike ---------------
+# A label has a gain: how much of the way from that uniform head to the best that there could be a head has gone. For a
+# share of weight it is Cohen's κ, (observed − expected) / (1 − expected), where the uniform head is what chance gives
+# (Cohen 1960, "A coefficient of agreement for nominal scales").
+
+# The gain from which a head has a label: the threshold of the detectors of ARENA's chapter on induction heads.
+LEAST = 0.4
+LEAST_OF_PLACE = 0.6  # of `localization`: on small grids chance alone puts half of the weight into one place
+# Query rows times the keys that uniform attention gives each; on no more than these a label may be chance. Of heads
+# with random scores one in ten is a `sink` on 3 tokens under a causal mask, and fewer than one in a hundred on 5.
+CHANCE_CELLS = 10
+MIXED = "mixed"  # in place of a label
+
+HeadKey = tuple[int, str, int]  # its layer, the kind of attention, and its index
+
+
+class Label(NamedTuple):
+    """One thing that a head does."""
+
+    name: str  # one of `LABELS`
+    score: float  # the head's metric: a weight; of `local` a distance in positions, of `broad` a number of keys
+    baseline: float  # the same of the uniform head under the same mask
+    gain: float  # from 0, which is the uniform head (of `broad` a head that attends to one key), to 1
+
+
+# Labels that go by a weight, and their metrics.
+WEIGHTS: dict[str, Metric] = {
+    name: name for name in ("previous", "next", "self", "sink", "duplicate", "induction", "separator")
+} | {"localization": "region", "visual sink": "visual_sink"}
+
+LABELS = {
+    "previous": "the token before",
+    "next": "the token after",
+    "self": "itself",
+    "sink": "the first token",
+    "duplicate": "earlier copies of the same token",
+    "induction": "the token after an earlier copy",
+    "separator": "special tokens but the first",
+    "localization": "one place in a picture",
+    "visual sink": "the same cell of a picture in every row",
+    "local": "tokens close by",
+    "broad": "most tokens, about equally",
+}
+"""The keys that a head with each label attends to."""
+
+SAY_LITTLE = {"self", "sink", "separator", "visual sink", "broad"}  # of heads that attend so in every sentence
+_MOST_CELLS = 2**26
+_NEIGHBOURS = {"previous", "next", "self"}
+_HABIT = 0.75  # of the gain of `localization`, from which `visual sink` explains it
+
+
+def labels_of(
+    metrics: Mapping[str, float | None], baselines: Mapping[str, float | None], rows: Mapping[str, float | None]
+) -> tuple[Label, ...]:
+    """Return the labels of a head by its metrics and those of the uniform head, the highest gain first.
+
+    `local` is given without a neighbour, `broad` without any, and `localization` where the head does not always attend
+    there. On `CHANCE_CELLS` rows × keys or fewer there is no label.
+    """
+
+    def label(name: str, metric: Metric, best: float | None) -> list[Label]:
+        """Return the label if the head has it; the best of `broad` is the baseline, and one key the least."""
+        score, baseline = metrics.get(metric), baselines.get(metric)
+        if score is None or baseline is None:
+            return []
+        start, end = (1.0, baseline) if best is None else (baseline, best)
+        gain = round((score - start) / (end - start), 7) if start != end else 0.0  # the digits of a float32
+        least = LEAST_OF_PLACE if name == "localization" else LEAST
+        # Uniform attention gives each of n keys 1/n, so that its weight tells n.
+        keys = baseline and 1 / baseline if name in WEIGHTS else baselines.get("effective_keys")
+        count = rows.get(metric)
+        is_chance = keys and count and round(count * keys) <= CHANCE_CELLS
+        return [Label(name, score, baseline, gain)] if gain >= least and not is_chance else []
+
+    labels = [item for name, metric in WEIGHTS.items() for item in label(name, metric, 1.0)]
+    names = {item.name for item in labels}
+    if not _NEIGHBOURS & names:
+        labels += label("local", "distance", 0.0)
+    sink = max((item.gain for item in labels if item.name == "visual sink"), default=0.0)
+    labels = [item for item in labels if item.name != "localization" or sink < _HABIT * item.gain]
+    return tuple(sorted(labels or label("broad", "effective_keys", None), key=lambda each_label: -each_label.gain))
+
+
+def labels_of_heads(trace: Trace) -> dict[HeadKey, tuple[Label, ...]]:
+    """Return the labels of the heads of a sentence; derived weights have none, nor have texts of many cells."""
+    cells = sum(len(layer.heads) * layer.num_queries * layer.num_keys for layer in trace.layers)
+    if cells > _MOST_CELLS or any(layer.derived is not None for layer in trace.layers):
+        return {}
+    heads = [(layer.layer, layer.kind, head) for layer in trace.layers for head in layer.heads]
+    with np.errstate(invalid="ignore"):  # of weights that are infinite or NaN
+        metrics = trace_metrics(trace)
+    return {
+        head: labels_of(*(by_name(NAMES, values) for values in of_head))
+        for head, *of_head in zip(heads, *metrics, strict=True)
+    }
+
+
+def strongest(labels: Mapping[HeadKey, Sequence[Label]], head: HeadKey) -> str:
+    """Return the first label of a head, or `mixed`; empty where labels are unknown."""
+    return next((label.name for label in labels[head]), MIXED) if head in labels else ""
+
+
+def most_telling(heads: Sequence[HeadKey], labels: Mapping[HeadKey, Sequence[Label]], count: int) -> set[HeadKey]:
+    """Return this number of heads: the strongest of each label, then others, and last those of `SAY_LITTLE`."""
+    names = {head: next((label.name for label in labels.get(head, ())), "") for head in heads}
+    by_gain = sorted(heads, key=lambda head: -max((label.gain for label in labels.get(head, ())), default=0))
+    firsts = {name: head for head in reversed(by_gain) if (name := names[head])}
+
+    def rank(head: HeadKey) -> tuple[int, int]:
+        says_little = names[head] in SAY_LITTLE
+        if head in firsts.values():
+            return 0, says_little
+        return 1, 2 if says_little else int(not names[head])
+
+    return {*sorted(by_gain, key=rank)[:count]}

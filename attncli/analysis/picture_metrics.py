@@ -29,8 +29,6 @@ class PictureCells(NamedTuple):
     @classmethod
     def of(cls, trace: Trace, layer: LayerTrace) -> PictureCells | None:
         """Return those of a layer; None where no key is one."""
-        if not trace.grids:
-            return None
         of_queries, of_keys = (layout.grids for layout in trace.layouts(layer))
         queries = np.zeros(layer.num_queries, bool)
         for grid in of_queries:

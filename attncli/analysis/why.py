@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.analysis.summary import OF_TRACES, refuse_beside
-from attncli.checkpoints.signatures import with_explicit_signature
+from attncli.checkpoints.options import with_explicit_signature
 from attncli.engines import inspect, open_source
 from attncli.errors import InputMismatchError, UsageError
 from attncli.text import visible

@@ -50,7 +50,7 @@ def _models(_: Context, typed: str) -> Iterator[tuple[str, str]]:
 
 def _masks(_: Context, typed: str) -> Iterator[tuple[str, str]]:
     """Yield the expression with each atom in place of its last word."""
-    from attncli.masks.notation import NOTATION
+    from attncli.masks import NOTATION
 
     before = re.sub(r"\w*\Z", "", typed)
     if _MASK.fullmatch(before):
@@ -62,8 +62,8 @@ def _masks(_: Context, typed: str) -> Iterator[tuple[str, str]]:
 _VALUES: dict[str, Callable[[Context, str], Iterable[Any]]] = {
     "CODES": _names("attncli.masks.findings", "CODES"),
     "EXPR": _masks,
-    "METRIC": _names("attncli.analysis.metric_names", "NAMES"),
-    "METRICS": _names("attncli.analysis.metric_names", "NAMES"),
+    "METRIC": _names("attncli.analysis", "NAMES"),
+    "METRICS": _names("attncli.analysis", "NAMES"),
     "MODEL": _models,
     "PARTS": _names("attncli.trace.view", "PARTS"),
 }

@@ -1,7 +1,12 @@
-"""The streams of the program, which may be full or without a reader; the only module that uses sys.stdout."""
+"""Outputs of the program: terminal, pipe or picture with its size and colours, streams, and progress on stderr.
+
+Streams may be full or without a reader. No other module uses sys.stdout.
+"""
 
 from __future__ import annotations
 
+import atexit
+import gc
 import io
 import os
 import sys
@@ -11,12 +16,130 @@ from pathlib import Path
 from time import perf_counter
 from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 
-from attncli.cli.terminal import PictureFile, Terminal, is_accessible
 from attncli.errors import ExitCode, InputError
+from attncli.signals import OnInterrupt
 from attncli.text import brief, visible
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.progress import Progress
+
+    from attncli.formats.pictures import Drawing
+    from attncli.render.palette import Palette
+
+
+NARROWEST = 40  # cells; a narrower terminal wraps the lines laid out for this
+PAGE_WIDTH = 100  # cells in a line of a picture; wider views are wrapped
+_ENDLESS = 1_000_000  # cells: where nothing sets a width, nothing is to be wrapped or cut
+_LEAST_LINES = 12  # of a screen; smaller ones scroll a little
+_WIDEST = 1000  # cells that a variable may say
+
+
+class Terminal:
+    """Output of a view: standard output, or a file.
+
+    Attributes:
+        console: prints renderables as they are.
+        width: cells in a line; None where the output sets none.
+        table_width: cells that a table may take: the same.
+        height: lines that fit; None where there is no screen, or where a view may be longer.
+    """
+
+    def __init__(self, stream: IO[str], color: str = "auto", width: int | None = None, is_all: bool = False) -> None:
+        from rich.console import Console
+
+        is_terminal, variables = stream.isatty(), os.environ if color == "auto" else {}
+        forces = color == "always" or bool(variables.get("FORCE_COLOR"))
+        forbids = color == "never" or bool(variables.get("NO_COLOR"))
+        self._system: Any = None
+        if (is_terminal or forces) and not forbids:
+            self._system = Console(file=stream, force_terminal=True).color_system
+            if forces and self._system in (None, "standard"):
+                self._system = "256"  # asked for in so many words where TERM says nothing
+        columns, lines = measured_size(stream)
+        self.width = self.table_width = width or (columns if is_terminal else None)
+        self.height = lines if is_terminal and not is_all else None
+        is_bold = is_terminal and os.environ.get("TERM") != "dumb" and color != "never"
+        self.console = Console(
+            file=stream, width=self.width or _ENDLESS, height=100,  # Rich ignores the width of a dumb one without both
+            force_terminal=is_bold or self._system is not None, color_system=self._system, no_color=not self._system,
+            legacy_windows=False, markup=False, highlight=False, emoji=False,
+        )  # fmt: skip
+        self._shown = 0
+
+    def palette(self, colormap: str) -> Palette:
+        """Return how cells look here; a screen reader gets no colours."""
+        from attncli.render.palette import Palette
+
+        tier = self._system if self._system in ("truecolor", "256") else "blocks"
+        return Palette("plain" if is_accessible() else tier, colormap)
+
+    def show(self, renderables: Iterable[RenderableType], title: str = "") -> None:
+        """Print the parts of a view with a blank line between them, and before them where another view was printed.
+
+        A view's title is for a file that is read by itself; here the command line has it.
+        """
+        for renderable in renderables:
+            if self._shown:
+                self.console.print()
+            self.console.print(renderable, crop=self.width is not None)
+            self._shown += 1
+
+
+class PictureFile:
+    """Output of a view to a picture, independent of the user's terminal.
+
+    Attributes:
+        width: cells in a line.
+        height: None, as a picture is as high as its content.
+        table_width: cells that a table may take; None is as many as it needs.
+    """
+
+    height = None
+
+    def __init__(self, chosen: str, color: str = "auto", width: int | None = None) -> None:
+        self._chosen = chosen
+        self._tier = "blocks" if chosen == "md" or color == "never" else "truecolor"
+        self.width = width or PAGE_WIDTH
+        self.table_width = width
+        self._drawings: list[Drawing] = []
+
+    def palette(self, colormap: str) -> Palette:
+        """Return how cells look here."""
+        from attncli.render.palette import Palette
+
+        return Palette(self._tier, colormap)
+
+    def show(self, renderables: Iterable[RenderableType], title: str = "") -> None:
+        """Draw the parts of a view with a blank line between them, under its title."""
+        from attncli.formats.pictures import draw
+
+        self._drawings.append(draw(renderables, self.palette("viridis").shortened(title, self.width), self.width))
+
+    def written(self, name: str) -> Iterator[str]:
+        """Yield the document of all views; `name` is the command."""
+        from attncli.formats import picture_writer
+
+        return picture_writer(self._chosen)(self._drawings, name)
+
+
+def measured_size(stream: IO[str]) -> tuple[int, int]:
+    """Return the cells in a line of the terminal around a stream, and its lines but for the prompt's.
+
+    Without a terminal and without `COLUMNS` they are 80 and 24.
+    """
     from rich.console import Console
+
+    size = Console(file=stream, force_terminal=False).size  # of a dumb one, Rich would say 80 and 25
+    return min(max(size.width, NARROWEST), _WIDEST), max(size.height, _LEAST_LINES) - 1
+
+
+def is_accessible() -> bool:
+    """Return whether output is for a screen reader: `ACCESSIBLE` is set."""
+    return os.environ.get("ACCESSIBLE", "0") not in ("", "0")
+
+
+# --- streams -----------------------------------------------------------------------------------------------
 
 _Resource = TypeVar("_Resource")
 
@@ -237,3 +360,85 @@ def settle_streams() -> None:
     if sys.stdout is started_with and type(getattr(started_with.buffer, "raw", started_with.buffer)) is io.FileIO:
         data, line_buffering = io.BufferedWriter(_Data(1, "w", closefd=False)), bool(started_with.line_buffering)
         sys.stdout = io.TextIOWrapper(data, "utf-8", errors="replace", line_buffering=line_buffering)
+
+
+def end_process(code: object) -> None:
+    """End the process at once where torch was imported and nothing waits for more; elsewhere return, to end as usual.
+
+    All that lives dies with the process. Taking torch and transformers apart first costs a quarter of a short run, and
+    a look through all of it for cycles 6 % of a run without them.
+    """
+    if "torch" not in sys.modules:
+        gc.freeze()
+        return
+    import threading
+
+    is_watched = sys.gettrace() or sys.getprofile() or sys.flags.inspect  # a debugger, a profiler or `python -i`
+    if is_watched or threading.active_count() > 1 or not isinstance(code, int):
+        return
+    atexit._run_exitfuncs()  # as `multiprocessing` ends its processes
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
+# --- progress, which only a terminal shows and which is gone when the work is done -------------------------
+
+
+@contextmanager
+def status(environment: Environment, text: str) -> Iterator[None]:
+    """Show a line while the block runs, then the steps of the sources in it; with `--verbose` these are lines."""
+    if environment.is_verbose or not environment.has_live_stderr():
+        yield
+        return
+    from rich.text import Text
+
+    line = stderr_console().status(Text(visible(text)))
+
+    def show(message: str, share: float | None) -> None:
+        shown = Text(visible(message if share is None else f"{share:4.0%}  {message}"))
+        line.update(shown, spinner="dots")  # a spinner has it drawn at once: a step may be over before the next frame
+
+    with OnInterrupt(line.stop), line, listening(show, is_detailed=True):
+        yield
+
+
+class ProgressBar:
+    """Progress bar over numbered results; hidden it only counts them.
+
+    Args:
+        total: the number of the last sentence, if that is known.
+        is_hidden: whether a bar would be in the way.
+    """
+
+    def __init__(self, total: int | None, is_hidden: bool) -> None:
+        self._total, self._last, self.count = total, 0, 0
+        self._bar: Progress | None = None
+        if not is_hidden and total != 1:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+            columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+            self._bar = Progress(*columns, console=stderr_console(), transient=True, redirect_stdout=False)
+
+    def advance(self, number: int) -> None:
+        """Count a result; the bar is there from the first one on."""
+        step = number - self._last if number > self._last else number  # another file begins anew
+        self._last, self.count = number, self.count + step
+        if self._bar is not None:
+            if not self._bar.tasks:
+                self._bar.start()
+                self._bar.add_task("", total=self._total)
+            self._bar.advance(self._bar.tasks[0].id, step)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def stopped(self, hint: str) -> str:
+        """Return a note on a run that a signal stops, with a hint at its results; empty without results."""
+        if not (self.count or hint) or self._total == 1:
+            return ""
+        of = "" if self._total is None else f" of {self._total:,}"
+        count = f"stopped after {self.count:,}{of} sentences" if self.count else "stopped"
+        return "; ".join(filter(None, (count, hint)))

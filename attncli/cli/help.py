@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from attncli.cli.environment import Environment
-from attncli.cli.terminal import PAGE_WIDTH, Terminal, measured_size
+from attncli.cli.environment import PAGE_WIDTH, Environment, Terminal, measured_size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

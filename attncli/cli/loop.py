@@ -5,28 +5,116 @@ Failures of sentences are printed on stderr between the results, and counted.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Generic, cast
 
-from attncli.cli.environment import Environment, print_error
-from attncli.cli.progress import ProgressBar, status
-from attncli.cli.sentences import sentences
+from attncli.cli.environment import Environment, ProgressBar, is_piped_in, print_error, status, stdin_bytes
 from attncli.corpus.jobs import Result, Value
+from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, InputError, UsageError, raise_on_failure
 from attncli.signals import OnInterrupt
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from attncli.cli.options import CommonOptions, Load
+    from attncli.cli.options import CommonOptions, Load, TextOptions
     from attncli.corpus.jobs import BatchFn, ModelJob, Task
-    from attncli.engines.source import CorpusItem
     from attncli.trace.selection import Indices
     from attncli.trace.tokenization import Choice
     from attncli.trace.trace import Trace
     from attncli.trace.view import View
+
+
+# --- sentences, numbered from 1: from the command line, a file or standard input ---------------------------
+
+
+class MissingSentenceError(UsageError):
+    """There is no sentence on the command line, and nothing on standard input."""
+
+    def __init__(self) -> None:
+        super().__init__('give a sentence, such as "time flies like an arrow", or --file sentences.txt')
+
+
+def sentences(options: TextOptions, environment: Environment, *, may_be_words: bool = True) -> Iterator[CorpusItem]:
+    """Yield the sentences with their numbers: their place among the arguments, or their line.
+
+    `may_be_words` tells whether several words as arguments may have been meant as one sentence, which is noted.
+
+    Raises:
+        MissingSentenceError: there is no sentence.
+        UsageError: there are two places to look for one.
+        InputError: the file cannot be read, or holds no sentence.
+    """
+    texts, file = options.text or [], options.file
+    if texts and file is not None:
+        # Several files, as a shell expands a glob without quotes.
+        hint = "; a glob stands in quotes: --file 'corpus/*'" if all(map(os.path.exists, texts)) else ""
+        raise UsageError(f"give sentences or --file, not both{hint}")
+    if file == "":
+        raise UsageError("--file: the file name is empty")
+    if options.pictures:
+        return (CorpusItem(number, path) for number, path in enumerate(options.pictures, start=1))
+    is_bare = not texts and file is None
+    if options.reader is not None or texts == ["-"] or file == "-" or (is_bare and is_piped_in()):
+        reader = options.reader
+        items = _piped(options.whole, environment, is_bare) if reader is None else reader.sentences(environment.note)
+        # Up to the first sentence, so that an unreadable file is refused before a model is loaded.
+        return items if reader is None and not is_bare else chain([next(items)], items)
+    if not texts:
+        raise MissingSentenceError()
+    if "-" in texts:
+        raise UsageError("- reads standard input; give it without other sentences")
+    check_meant(texts, environment, may_be_words)
+    return (CorpusItem(number, text) for number, text in enumerate(texts, start=1))
+
+
+def texts_of(options: TextOptions, environment: Environment) -> Iterator[str]:
+    """Yield the sentences up to the first bad one, which raises its error; see `sentences`."""
+    items = sentences(options, environment)
+    return (text for _, text in raise_on_failure((item.number, item.text) for item in items))
+
+
+def check_meant(texts: list[str], environment: Environment, may_be_words: bool = True) -> None:
+    """Note sentences that look like words without quotes or files; UsageError for the name of a model."""
+    if len(texts) > 1 and may_be_words and not any(map(str.isspace, "".join(texts))):
+        environment.note(f"each of the {len(texts)} words is a sentence here; put a sentence in quotes")
+    for text in filter(None, texts):
+        is_model = any(os.path.isfile(os.path.join(text, name)) for name in ("config.json", "adapter_config.json"))
+        if not is_model and len(texts) > 1 and text.isidentifier():  # for a single word it is not worth the import
+            from attncli.checkpoints.checkpoint_folder import DEMOS
+
+            is_model = text in DEMOS
+        if is_model or os.path.isfile(text):
+            from shlex import quote
+
+            name = visible(text)
+            if is_model:
+                raise UsageError(f"{name} is a model, not a sentence; did you mean -m {quote(name)}?")
+            option = f"{'--from' if text.endswith('.safetensors') else '--file'} {quote(name)}"
+            environment.note(f"{name} is a file, read as a sentence here; {option} opens it")
+
+
+def _piped(whole: bool, environment: Environment, is_bare: bool) -> Iterator[CorpusItem]:
+    """Yield the lines of standard input that are not empty; MissingSentenceError if it is, and was not asked for."""
+    from attncli.corpus.read import without_empty
+    from attncli.corpus.readers import read_text
+
+    name = "standard input"
+    try:
+        with stdin_bytes() as stream:
+            lines = read_text(stream, name, whole)
+            if is_bare:
+                if (first := next(lines, None)) is None:
+                    raise MissingSentenceError()
+                lines = chain([first], lines)
+            yield from without_empty(lines, name, "line", environment.note)
+    except OSError as error:
+        raise InputError(f"cannot read {name}: {error.strerror or error}") from None
+
 
 _MAX_WARNINGS = 20  # different ones; a file of sentences may have one for each
 
@@ -125,7 +213,8 @@ class ResultStream(Generic[Value]):
 
     The first failure ends the run with its error where it `raises`, or where there can be one sentence only. `total` is
     the number of the last sentence, if that is known. With `warns_once` a warning is printed once, without the number
-    of its sentence. With `shares_terminal` results are written to the terminal that the bar would be on.
+    of its sentence. With `shares_terminal` results are written to the terminal that the bar would be on. Where it
+    `draws`, InputError follows the last result if all of them are failures.
 
     Attributes:
         failures: number of failed sentences so far.
@@ -142,11 +231,12 @@ class ResultStream(Generic[Value]):
         raises: bool = False,
         warns_once: bool = False,
         shares_terminal: bool = False,
+        draws: bool = False,
     ) -> None:
         self.failures = 0
         self.hint: Callable[[int], str] = lambda _: ""
         self._environment, self._is_alone, self._raises = environment, is_alone, raises or is_alone
-        self._results, self._warns_once = results, warns_once
+        self._results, self._warns_once, self._draws = results, warns_once, draws
         self._warned: set[str] = set()
         self._bar = ProgressBar(total, shares_terminal or not environment.has_live_stderr())
         environment.enter(closing(results))
@@ -154,6 +244,7 @@ class ResultStream(Generic[Value]):
 
     def __iter__(self) -> Iterator[tuple[int, Value | Failure]]:
         """Yield the number and the value of each result, and print failures and warnings on stderr."""
+        has_value = False
         with OnInterrupt(self._note_stopped):
             for number, value, warnings, notes in self._results:
                 self._bar.advance(number)
@@ -162,11 +253,15 @@ class ResultStream(Generic[Value]):
                         raise value.kind(value.reason if self._is_alone else value.of(number))
                     self.failures += 1
                     print_error(value.of(number))
+                else:
+                    has_value = True
                 self._warn(number, warnings, notes)
                 yield number, value
         self._bar.close()
         if (more := len(self._warned) - _MAX_WARNINGS) > 0:
             self._environment.note(f"{more} more warnings; attn inspect prints them all")
+        if self._draws and not has_value:
+            raise InputError("nothing to draw: no sentence could be read")
 
     def _warn(self, number: int, warnings: tuple[str, ...], notes: tuple[str, ...]) -> None:
         for warning in (*notes, *warnings) if self._warns_once else notes:
@@ -185,8 +280,8 @@ class ResultStream(Generic[Value]):
             self._environment.note(note)
 
     def values(self) -> Iterator[tuple[int, Value]]:
-        """Yield those that are no failures."""
-        return ((number, value) for number, value in self if not isinstance(value, Failure))
+        """Return those that are no failures."""
+        return cast("Iterator[tuple[int, Value]]", filter(lambda result: not isinstance(result[1], Failure), self))
 
 
 def results_of(
@@ -238,15 +333,6 @@ def traces_of(
 
 
 # --- outputs ----------------------------------------------------------------------------------------------
-
-
-def draw_each(results: ResultStream[Value]) -> Iterator[tuple[int, Value]]:
-    """Yield the results that can be drawn; InputError without any."""
-    number = 0
-    for number, value in results.values():
-        yield number, value
-    if not number:
-        raise InputError("nothing to draw: no sentence could be read")
 
 
 def write_results(

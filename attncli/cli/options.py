@@ -19,8 +19,7 @@ from attncli.errors import UsageError
 from attncli.text import visible
 
 if TYPE_CHECKING:
-    from attncli.cli.environment import Environment
-    from attncli.cli.terminal import PictureFile, Terminal
+    from attncli.cli.environment import Environment, PictureFile, Terminal
     from attncli.corpus.read import SentenceReader
 
 # An option in one of the panels of the help; commands make their own options of these too.

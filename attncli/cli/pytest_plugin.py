@@ -114,7 +114,7 @@ def _with_maps(error: UnexpectedError) -> str:
     """Return the error's message, with the maps of the wrong cells below it, as plain text."""
     import io
 
-    from attncli.cli.terminal import Terminal
+    from attncli.cli.environment import Terminal
     from attncli.render.calls import wrong_parts
 
     terminal = Terminal(drawn := io.StringIO(), color="never", width=_ROOM)

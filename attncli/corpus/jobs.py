@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from attncli.encoding.encode import check_texts
@@ -79,7 +80,7 @@ class ModelJob(Generic[Value]):
         """
         items_of_batch = items_of or self.open_model(**self.options)
         check_texts(None, self.pair, self.target)
-        return lambda batch: (self.result(*item) for item in items_of_batch(batch.sentences, self.pair, self.target))
+        return lambda batch: starmap(self.result, items_of_batch(batch.sentences, self.pair, self.target))
 
     def result(self, number: int, item: Any) -> Result[Value]:
         """Return the result of an item, or of the failure of a sentence."""
@@ -178,8 +179,7 @@ def measure(number: int, trace: Trace, *, view: View, is_test: bool = False) -> 
     from attncli.analysis.heads import SentenceMetrics
     from attncli.analysis.warnings import warnings_of, warnings_of_test
 
-    warnings = [*warnings_of(trace, view), *(warnings_of_test(trace) if is_test else ())]
-    return SentenceMetrics.of(trace, view), warnings
+    return SentenceMetrics.of(trace, view), (*warnings_of(trace, view), *(warnings_of_test(trace) if is_test else ()))
 
 
 def score_pairs(number: int, trace: Trace, *, texts: Mapping[int, PairedText]) -> tuple[PairScores, Iterable[str]]:

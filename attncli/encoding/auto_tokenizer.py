@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from attncli.checkpoints.hub import BRINGS_CODE, silence_transformers, translate_errors
-from attncli.checkpoints.weight_checks import unknown_quantization
+from attncli.checkpoints.tensors import unknown_quantization
 from attncli.encoding.encode import IdTokenizer, TokenizerOutput
 from attncli.encoding.fast_tokenizer import read_vocabulary
 from attncli.errors import LoadError, require

@@ -232,7 +232,7 @@ def translate_tokenizer_errors() -> Iterator[None]:
 
 def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
     """Return the tokens of one `tokenizers.Encoding` of a text, and of a second one in the same sequence."""
-    from attncli.trace.byte_pieces import decode_pieces
+    from attncli.trace.tokens import decode_pieces
 
     if not encoding.ids:
         raise InputError("the tokenizer made no token of the text; give another text")

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from attncli.checkpoints.config_reader import UnsupportedError
+from attncli.checkpoints.checkpoint_folder import UnsupportedError
 from attncli.checkpoints.tensors.gguf import GgufFile
-from attncli.encoding.fast_tokenizer import NativeTokenizer
-from attncli.encoding.tokenizer_classes import QWEN2_WORDS, text_template
+from attncli.encoding.fast_tokenizer import QWEN2_WORDS, NativeTokenizer, text_template
 
 _CONTROL, _OF_USER = 3, 4
 _ENDS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attncli.checkpoints.options import EngineOptions, ToyOptions
-from attncli.checkpoints.signatures import Choice, Kind, with_explicit_signature
+from attncli.checkpoints.options import Choice, EngineOptions, Kind, ToyOptions, with_explicit_signature
 
 if TYPE_CHECKING:
     from attncli.engines.source import OpenModel

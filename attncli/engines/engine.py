@@ -120,18 +120,18 @@ class NativeSource(OpenModel):
         return tokens, tokens
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
-        """Yield the attention of each sentence, in order; see `Source.traces`."""
+        """Return the attention of each sentence, in order; see `Source.traces`."""
         self.check_target(target)
-        texts = list(as_list(texts))
-        for index, answer in enumerate(self._native.answers(texts, pair)):
-            if isinstance(answer, UnsupportedError):
-                _check_fallback(self._snapshot, answer, self._engine)
-                yield self._in_torch().trace(texts[index], pair)
-            elif self._engine == "verify":
-                layers = zip(answer.layers, self._in_torch().trace(texts[index], pair).layers, strict=True)
-                yield replace(answer, layers=tuple(_compared(*both, answer.source.dtype) for both in layers))
-            else:
-                yield answer
+        return self._native.traces(list(as_list(texts)), pair, partial(self._finish, pair))
+
+    def _finish(self, pair: str | None, text: str, answer: Trace | UnsupportedError) -> Trace:
+        if isinstance(answer, UnsupportedError):
+            _check_fallback(self._snapshot, answer, self._engine)
+            return self._in_torch().trace(text, pair)
+        if self._engine != "verify":
+            return answer
+        layers = zip(answer.layers, self._in_torch().trace(text, pair).layers, strict=True)
+        return replace(answer, layers=tuple(_compared(*both, answer.source.dtype) for both in layers))
 
 
 def _compared(layer: LayerTrace, reference: LayerTrace, dtype: str) -> LayerTrace:

@@ -11,7 +11,7 @@ from attncli.errors import NotExposedError, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from attncli.checkpoints.signatures import Choice
+    from attncli.checkpoints.options import Choice
     from attncli.engines.predictor import Predictor
     from attncli.engines.source import OpenModel
     from attncli.trace.tokens import Tokens

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from attncli.trace.byte_pieces import decode_pieces
-from attncli.trace.tokens import NextToken, Token
+from attncli.trace.tokens import NextToken, Token, decode_pieces
 
 if TYPE_CHECKING:
     from jaxtyping import Float

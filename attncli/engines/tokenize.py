@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attncli.checkpoints.options import LoadOptions, TokenizerOptions, VocabularyOptions, checked_options
-from attncli.checkpoints.signatures import with_explicit_signature
+from attncli.checkpoints.options import (
+    LoadOptions,
+    TokenizerOptions,
+    VocabularyOptions,
+    checked_options,
+    with_explicit_signature,
+)
 from attncli.encoding.encode import InputEncoder, as_conversation, check_texts, unknown_notes, unknown_tokens
 from attncli.encoding.vocabulary import open_vocabulary
 from attncli.errors import LoadError, require

@@ -10,7 +10,7 @@ import numpy as np
 
 from attncli.analysis.derive import derive
 from attncli.analysis.heads import HeadReport, survey
-from attncli.analysis.labels import HeadKey, most_telling, strongest
+from attncli.analysis.metrics import HeadKey, most_telling, strongest
 from attncli.errors import AttnError, UsageError
 from attncli.explore.view_state import Limits, ViewState, last_word
 from attncli.render.explore.layer_view import LayerViewCache

@@ -21,9 +21,8 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from attncli.explore.computation import reason
-from attncli.render.block import Block
+from attncli.render.block import Block, Bounds, crop
 from attncli.render.explore.pane import PaneContent
-from attncli.render.fit import Bounds, crop
 from attncli.render.palette import DIM
 from attncli.text import visible
 

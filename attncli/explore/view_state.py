@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args
 
-from attncli.analysis.metric_names import Metric, names_for
+from attncli.analysis import Metric, names_for
 from attncli.engines.interactive import Query
 from attncli.errors import InputMismatchError
 from attncli.render.palette import DEFAULT_RAMP

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.metric_names import OF_ANY_TEXT, OF_PICTURES, names_for
+from attncli.analysis import OF_ANY_TEXT, OF_PICTURES, names_for
 from attncli.errors import Metadata
 from attncli.trace.tokenization import Choice, Tokenization
-from attncli.trace.top_keys import top_keys
 
 if TYPE_CHECKING:
     from attncli.analysis.ablation import Ablation
@@ -152,7 +151,7 @@ def _places(block: HeadTrace, cells: Cells, view: View) -> tuple[np.ndarray[Any,
     if view.top_keys is None:
         places = [np.arange(len(cells.columns))] * len(block.queries)
     else:
-        places = [keys for keys, _ in top_keys(block, cells.of_columns, view.top_keys)]
+        places = [keys for keys, _ in block.top_keys(cells.of_columns, view.top_keys)]
     return np.repeat(np.arange(len(places)), [len(keys) for keys in places]), np.concatenate(places)
 
 

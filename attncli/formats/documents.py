@@ -12,7 +12,6 @@ from attncli.errors import InputMismatchError, metadata_json
 from attncli.formats.json import array, dumps, plain
 from attncli.trace.tokenization import SCHEMA as TOKENS_SCHEMA
 from attncli.trace.tokenization import Tokenization
-from attncli.trace.top_keys import top_keys
 from attncli.trace.trace import SCHEMA, Trace
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ def _head(
     if view.top_keys is not None:  # by their index in the sequence, heaviest first
         yield member("top_keys", [
             {"keys": [cells.columns[place] for place in places.tolist()], layer.measure: weights}
-            for places, weights in top_keys(head, columns, view.top_keys)
+            for places, weights in head.top_keys(columns, view.top_keys)
         ])  # fmt: skip
     for part in ("q", "k", "v"):
         if part in parts:

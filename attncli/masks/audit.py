@@ -14,6 +14,7 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError
+from attncli.masks import MOST
 from attncli.masks.conventions import LEAST
 from attncli.masks.expressions import (
     And,
@@ -33,7 +34,6 @@ from attncli.masks.expressions import (
 )
 from attncli.masks.findings import MOST_CELLS, Finding, error, in_batch, note
 from attncli.masks.mask_grid import MaskGrid, MaskSize, grid_rows
-from attncli.masks.notation import MOST
 from attncli.masks.recognition import Rule, RuleWithExceptions, Shape, rule_of
 from attncli.text import plural
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError, UsageError
-from attncli.masks.notation import NOTATION
+from attncli.masks import NOTATION
 from attncli.text import visible
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 
 from attncli.errors import InputError, LoadError, UsageError, require
 from attncli.files import MOST_PACKED, Tensors, atomic_write, check_file, to_numpy
-from attncli.masks.notation import ENDINGS
+from attncli.masks import ENDINGS
 from attncli.text import visible
 
 _NAMES = ("mask", "attention_mask", "attn_mask")  # of the mask among several arrays of a file

@@ -11,10 +11,10 @@ import numpy as np
 
 from attncli.attention import row_blocks
 from attncli.errors import InputError, UsageError
+from attncli.masks import ENDINGS, MOST
 from attncli.masks.conventions import Reader, Reading, read_convention
 from attncli.masks.expressions import Expression, Grid, Pad, atoms_named, batch_rows, files_of, leaves, with_lengths
 from attncli.masks.files import StoredMask, as_stored, read_values
-from attncli.masks.notation import ENDINGS, MOST
 from attncli.masks.parser import parse
 from attncli.text import visible
 

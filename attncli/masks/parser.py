@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.errors import AttnError, UsageError
+from attncli.masks import ENDINGS, MOST, NOTATION
 from attncli.masks.expressions import ATOMS, And, Atom, Expression, File, Not, Or, Pad, Unnumbered
-from attncli.masks.notation import ENDINGS, MOST, NOTATION
 from attncli.text import did_you_mean, visible
 
 if TYPE_CHECKING:

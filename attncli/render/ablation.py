@@ -11,10 +11,21 @@ from rich.segment import Segment
 
 from attncli.analysis.ablation import Ablation, EdgeCount, HeadEffect, HeadPlace
 from attncli.render.bars import bar_column, largest_of, signed_bar
-from attncli.render.block import COMFORTABLE, Block, Cell, Column, block, flowing, in_words, ranking, stack, wrapping
-from attncli.render.fit import Bounds, lines_of
-from attncli.render.heatmap import maps_and_list
-from attncli.render.legend import ramp_line
+from attncli.render.block import (
+    COMFORTABLE,
+    Block,
+    Bounds,
+    Cell,
+    Column,
+    block,
+    flowing,
+    in_words,
+    lines_of,
+    ranking,
+    stack,
+    wrapping,
+)
+from attncli.render.heatmap import maps_and_list, ramp_line
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import architecture_of, joined, numbers_of
 from attncli.text import as_ranges, plural, visible

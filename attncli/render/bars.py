@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.style import Style
 
-from attncli.render.axes import LONGEST_LABEL
 from attncli.render.block import COMFORTABLE, Block, Cell, Column, ranking, width_of
-from attncli.render.matrix import DIGITS, WIDEST_FIXED, number_text
+from attncli.render.matrix import DIGITS, LONGEST_LABEL, WIDEST_FIXED, number_text
 from attncli.render.palette import Palette, Scale
 from attncli.trace.tokens import Token
 

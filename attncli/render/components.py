@@ -14,20 +14,29 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from attncli.analysis.labels import HeadKey, Label, labels_of_heads, strongest
+from attncli.analysis.metrics import HeadKey, Label, labels_of_heads, strongest
 from attncli.attention import row_blocks
-from attncli.render.axes import MARK, Axis, mark_note, titled
-from attncli.render.block import COMFORTABLE, Block, Column, block, flowing, in_words, ranking, stack, table, width_of
-from attncli.render.fit import LONG, Bounds
-from attncli.render.heatmap import scale_of_layer
-from attncli.render.legend import ramp_line
-from attncli.render.matrix import Matrix, number_text, side_by_side
+from attncli.render.block import (
+    COMFORTABLE,
+    LONG,
+    Block,
+    Bounds,
+    Column,
+    block,
+    flowing,
+    in_words,
+    ranking,
+    stack,
+    table,
+    width_of,
+)
+from attncli.render.heatmap import ramp_line, scale_of_layer
+from attncli.render.matrix import MARK, Axis, Matrix, mark_note, number_text, side_by_side, titled
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import token_list
 from attncli.render.sentence import QUERY, SentenceLine, distant_keys, head_lines, head_name, height, sentence
-from attncli.trace.layer import HeadTrace, LayerTrace
+from attncli.trace.layer import HeadTrace, LayerTrace, heaviest
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.top_keys import drawn_cells, heaviest, top_keys
 from attncli.trace.trace import Trace
 from attncli.trace.view import Cells, Columns, View
 
@@ -329,7 +338,7 @@ class Components:
             for head in frame.layer.heads:
                 name, row = head_name(frame.layer, head), frame.layer.head(head, [query])
                 name = name if len(self._of_pictures) > 1 else re.sub(r"^L\d+", "", name)
-                looks.append(HeadLook(name, row.weights[0], drawn_cells(row)[0]))
+                looks.append(HeadLook(name, row.weights[0], row.drawn[0]))
         weights = [np.nan_to_num(one.weights[grid.positions]).max() for one in looks for grid in layout.grids]
         scale = Scale.up_to(float(max(weights)), self.view.ramp)
         keys = self.view.columns(self.trace) if self.view.keys else []
@@ -423,7 +432,7 @@ def _heaviest(frame: MatrixFrame, head: int, rows: range, most: int) -> Iterator
     if not rows:
         return
     chosen = [frame.cells.rows[row] for row in rows]
-    found = top_keys(frame.layer.head(head, chosen), frame.cells.of_columns, most)
+    found = frame.layer.head(head, chosen).top_keys(frame.cells.of_columns, most)
     for row, (keys, weights) in zip(rows, found, strict=True):
         yield row, keys.tolist(), weights.tolist()
 
@@ -449,7 +458,7 @@ def _matrices(
         title = "scores, before the mask" if head.layer.recorded_scores is None else "scores, masked"
         yield Matrix(title, head.scores[:, keys], rows, columns, head.mask[:, keys])
     if "weights" in wanted:
-        shown = drawn_cells(head)[:, keys]
+        shown = head.drawn[:, keys]
         yield Matrix(head.layer.measure, head.weights[:, keys], rows, columns, shown, hide_masked=True, scale=scale)
     if "output" in wanted:
         yield _vectors("output: weights·V", head.output, rows)

@@ -9,8 +9,7 @@ from rich.text import Text
 
 from attncli.analysis.composition import Composition, Side, Term
 from attncli.render.bars import TableFormat, bar_column, largest_of, signed_bar
-from attncli.render.block import Block, Column, hstack, table
-from attncli.render.fit import lines_of
+from attncli.render.block import Block, Column, hstack, lines_of, table
 from attncli.render.palette import BOLD, DIM
 from attncli.render.sections import headline
 from attncli.text import plural

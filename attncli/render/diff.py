@@ -15,16 +15,38 @@ from rich.text import Text
 
 from attncli.analysis.alignment import NAMES, Alignment, LayerPair
 from attncli.analysis.diff import CHANGED, NOTABLE, CellDifference, Difference, HeadDifference, weights_of
-from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
-from attncli.render.block import COMFORTABLE, Block, Cell, Column, block, grid, hstack, in_lines, ranking, stack, table
-from attncli.render.cell_grid import GridCell
-from attncli.render.fit import Bounds, cost, lines_of
-from attncli.render.heatmap import GAP, MOST, Extent, Heatmap, heatmap_of, heatmaps, joined, maps_and_list, pooling
-from attncli.render.legend import legend
+from attncli.render.block import (
+    COMFORTABLE,
+    Block,
+    Bounds,
+    Cell,
+    Column,
+    block,
+    cost,
+    grid,
+    hstack,
+    in_lines,
+    lines_of,
+    ranking,
+    stack,
+    table,
+)
+from attncli.render.heatmap import (
+    GAP,
+    MOST,
+    Extent,
+    Heatmap,
+    heatmap_of,
+    heatmaps,
+    joined,
+    legend,
+    maps_and_list,
+    pooling,
+)
+from attncli.render.matrix import LONGEST_LABEL, Axis, GridCell, mark_note
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import cautioned, proof_line, what_ran
 from attncli.text import plural
-from attncli.trace.top_keys import drawn_cells
 
 if TYPE_CHECKING:
     from attncli.trace.view import Ramp
@@ -97,7 +119,7 @@ def _change(pair: LayerPair, head: int, pool: tuple[int, int]) -> Heatmap:
     parts = []
     for blocks in pair.blocks(head):
         first, second = weights_of(pair, blocks)
-        drawn = [drawn_cells(block)[:, keys] for block, keys in zip(blocks, pair.keys, strict=True)]
+        drawn = [block.drawn[:, keys] for block, keys in zip(blocks, pair.keys, strict=True)]
         with np.errstate(invalid="ignore"):
             values = second - first
         allowed = drawn[0] | drawn[1]

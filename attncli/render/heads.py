@@ -10,25 +10,25 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
+from attncli.analysis import Metric
 from attncli.analysis.heads import HeadReport, HeadSummary
-from attncli.analysis.labels import CHANCE_CELLS, LABELS, LEAST, LEAST_OF_PLACE, MIXED, WEIGHTS
-from attncli.analysis.metric_names import Metric
-from attncli.render.axes import Axis
+from attncli.analysis.metrics import CHANCE_CELLS, LABELS, LEAST, LEAST_OF_PLACE, MIXED, WEIGHTS
 from attncli.render.block import (
     COMFORTABLE,
+    LINES,
     Block,
     Column,
     block,
     cell,
     in_words,
+    lines_of,
     ranking,
     stack,
     table,
     trimmed,
     width_of,
 )
-from attncli.render.fit import LINES, lines_of
-from attncli.render.matrix import number_text
+from attncli.render.matrix import Axis, number_text
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.sections import run_line
 from attncli.text import plural, span

@@ -1,21 +1,18 @@
-"""Heat maps: one small picture a head, in strips as wide as the output allows."""
+"""Heat maps: one small picture a head, in strips as wide as the output allows, and the legend of their colours."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from attncli.render.axes import Axis, titled
-from attncli.render.block import Block, hstack, stack
-from attncli.render.cell_grid import HALF, NARROW, WIDE, CellGrid, GridCell, map_lines
-from attncli.render.fit import Bounds
-from attncli.render.matrix import number_text
+from attncli.render.block import Block, Bounds, flowing, hstack, stack
+from attncli.render.matrix import HALF, NARROW, WIDE, Axis, CellGrid, GridCell, map_lines, number_text, titled
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.trace.top_keys import drawn_cells
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -23,6 +20,7 @@ if TYPE_CHECKING:
     from attncli.trace.layer import HeadTrace, LayerTrace
     from attncli.trace.trace import Trace
     from attncli.trace.view import Columns, View
+
 
 GAP = 1
 _BETWEEN, _FEWEST = 3, 3  # cells between maps and a list, and heads in it
@@ -106,7 +104,7 @@ def heatmap_of(head: HeadTrace, columns: Columns, pool: tuple[int, int]) -> Heat
     """Return the weights of a head as a picture; its rows are pooled as they are derived, and only that is kept."""
     blocks = []
     for part in head.blocks():
-        weights, allowed = part.weights[:, columns], drawn_cells(part)[:, columns]
+        weights, allowed = part.weights[:, columns], part.drawn[:, columns]
         blocks.append(Heatmap("", weights, allowed, Extent.of(weights, allowed)).pooled(1, pool[1]))
     return joined(titled("head", head.layer.head_label(head.head)), blocks).pooled(pool[0], 1)
 
@@ -234,3 +232,99 @@ def maps_and_list(
         return hstack([grid, listed(max(lines - 2, _FEWEST))], _BETWEEN)
     grid = head_maps(maps, scale, palette, width, max(lines - _FEWEST - 3, lines // 2), digits)
     return stack([grid, listed(max(lines - len(grid.lines) - 3, _FEWEST))], gap=1)
+
+
+# --- legend: a ramp of colours with weights on it, and a word for each mark --------------------------------
+
+_BAR = 36  # cells of the ramp in colour; with its words it fits 40
+_SHORTEST_BAR = 20  # that gives way to marks
+_GAP = 3  # cells between the parts
+_DIGITS = 4  # of the numbers on colours
+_DECADES = 5  # that ticks may stand for
+
+
+def legend(
+    scale: Scale, marks: Iterable[str], palette: Palette, width: int | None, cell_width: int = 2, is_half: bool = False
+) -> Block:
+    """Return what the colours of maps say, and what their marks mean; where no cell has a colour, the marks alone.
+
+    Where two cells share a character marks are colours.
+    """
+    ramps = [ramp_line(scale, palette, width, cell_width)] if scale.low < scale.high else []
+    return flowing([*ramps, *(mark_line(each, palette, scale, is_half) for each in filter(None, marks))], width)
+
+
+def legend_line(
+    scale: Scale, marks: Iterable[str], palette: Palette, width: int, cell_width: int = 2, is_half: bool = False
+) -> list[Segment]:
+    """Return as much of the legend as a single line has room for: the ramp, then the marks."""
+    notes = [mark_line(each, palette, scale, is_half) for each in marks]
+    room = width - sum(_GAP + Segment.get_line_length(mark) for mark in notes)
+    ramp = ramp_line(scale, palette, min(max(room, _SHORTEST_BAR), width), cell_width)
+    lines = flowing([*([ramp] if scale.low < scale.high else []), *notes], width).lines
+    return list(lines[0]) if lines else []
+
+
+def mark_line(note: str, palette: Palette, scale: Scale, is_half: bool) -> list[Segment]:
+    """Return what a mark means; where cells share a character it is a colour, and masked ones are blank."""
+    style = palette.swatch(note[0], scale.is_signed) if is_half else None
+    if style is not None:
+        return [Segment(note[0], style), Segment(note[1:], DIM)]
+    return [Segment("blank" + note[1:] if is_half and note.startswith("·") else note, DIM)]
+
+
+def ramp_line(scale: Scale, palette: Palette, width: int | None = None, cell_width: int = 2) -> list[Segment]:
+    """Return the colours of a scale, each number where its colour begins; or the shades, each number between two."""
+    if palette.has_color:
+        cells = _BAR if width is None else min(_BAR, width)
+        ramp, written = palette.ramp(1, scale.is_signed), [" "] * cells
+        for share, text in ticks(scale, cells):
+            start = _start(share, text, cells)
+            written[start : start + len(text)] = text
+        return [Segment(letter, ramp[(2 * at + 1) * len(ramp) // (2 * cells)][1]) for at, letter in enumerate(written)]
+    glyphs = [glyph for glyph, _ in palette.ramp(cell_width, scale.is_signed)]
+    for group in (len(glyphs),) if scale.is_signed else (cell_width, len(glyphs)):  # all numbers, or the ends alone
+        line = [Segment(_text(scale, scale.low), DIM)]
+        for start in range(0, len(glyphs), group):
+            stop = start + group
+            bound = scale.high if stop >= len(glyphs) else float(f"{scale.at(stop / len(glyphs)):.2g}")
+            line += [Segment(f" {''.join(glyphs[start:stop])} "), Segment(_text(scale, bound), DIM)]
+        if width is None or Segment.get_line_length(line) <= width:
+            break
+    return line
+
+
+def ticks(scale: Scale, letters: int) -> list[tuple[float, str]]:
+    """Return how far along the colours numbers stand, from 0 to 1: the ends, then round ones that have room.
+
+    The colours are so many letters wide.
+    """
+    placed: dict[int, tuple[float, str]] = {}
+    for value in (scale.high, scale.low, *_round_numbers(scale)):
+        text, share = _text(scale, value), float(scale.placed(np.array([value]))[0])
+        start = _start(share, text, letters)
+        if len(text) <= letters and all(
+            start > other + len(word) or other > start + len(text) for other, (_, word) in placed.items()
+        ):
+            placed[start] = share, text
+    return [placed[start] for start in sorted(placed)]
+
+
+def _start(share: float, text: str, letters: int) -> int:
+    return min(max(round(share * (letters - 1) - len(text) / 2), 0), max(letters - len(text), 0))
+
+
+def _round_numbers(scale: Scale) -> Iterator[float]:
+    """Yield round numbers between the ends, those first that tell most: 0, powers of ten, then 5, 2 and 3 of them."""
+    top = max(abs(scale.low), abs(scale.high))
+    powers = [10.0 ** (math.floor(math.log10(top)) - down) for down in range(_DECADES)] if 0 < top < math.inf else []
+    for value in (0.0, *(factor * power * sign for factor in (1, 5, 2, 3) for power in powers for sign in (1, -1))):
+        if scale.low < value < scale.high:
+            yield value
+
+
+def _text(scale: Scale, value: float) -> str:
+    """Return a number in a few digits, without the zero before its point; a logarithmic scale has lower ones too."""
+    text = f"{abs(value):.{_DIGITS}g}".removeprefix("0" if 0 < abs(value) < 1 else "")
+    is_lowest = scale.ramp == "log" and not scale.is_signed and value == scale.low
+    return "≤" * is_lowest + ("−" if value < 0 else "+" if scale.is_signed and value else "") + text

@@ -17,10 +17,9 @@ from attncli.masks.comparison import Comparison
 from attncli.masks.conventions import WRITTEN
 from attncli.masks.mask_grid import MaskGrid
 from attncli.masks.recognition import rule_of
-from attncli.render.axes import LONGEST_LABEL, Axis, mark_note
 from attncli.render.block import COMFORTABLE, Block, block, cell, flowing, hstack, stack
-from attncli.render.cell_grid import HALF
 from attncli.render.heatmap import Heatmap, heatmaps, pooling
+from attncli.render.matrix import HALF, LONGEST_LABEL, Axis, mark_note
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.text import join_ranges, plural
 

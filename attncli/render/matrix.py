@@ -1,21 +1,162 @@
-"""Matrices in digits: no number is ever split, and columns that do not fit into a line go on below."""
+"""A matrix in lines: its axes, its numbers in columns, and its cells as colours.
+
+No number is ever split, and columns that do not fit into a line go on below.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.render.axes import Axis
 from attncli.render.block import COMFORTABLE, Block, block, cell, hstack, stack
 from attncli.render.palette import BOLD, DIM, Palette, Scale
+from attncli.trace.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
+
+    Line = list[tuple[str, Style | None]]  # a glyph and its style for each column
+
+
+LONGEST_LABEL = 12
+MARK = "!"  # of a row that may attend to no key
+# At every how many places a tick or a label stands.
+STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+
+
+@dataclass(frozen=True, repr=False)
+class Axis:
+    """The rows or the columns of a matrix."""
+
+    labels: tuple[str, ...]  # fit for the output
+    indices: tuple[int, ...]  # the position of each one
+    boundary: int = 0  # how many of them come before the second text of a pair; 0 where there is no boundary
+    marked: frozenset[int] = frozenset()  # the places of those that carry `MARK`
+
+    @classmethod
+    def of_tokens(
+        cls, tokens: Tokens, chosen: Sequence[int], palette: Palette, predicted: Mapping[int, Token] | None = None
+    ) -> Axis:
+        """Return the axis of the chosen tokens, each with the token that it predicted, if one is known."""
+        shown: list[Token] = [tokens[index] for index in chosen]
+        labels = [palette.shortened(token.label, LONGEST_LABEL) for token in shown]
+        for place, index in enumerate(chosen):
+            if predicted and index in predicted:
+                labels[place] += " → " + palette.shortened(predicted[index].label, LONGEST_LABEL)
+        first = sum(1 for token in shown if token.segment == 0)
+        in_order = all(token.segment == 0 for token in shown[:first])
+        return cls(tuple(labels), tuple(chosen), first if 0 < first < len(shown) and in_order else 0)
+
+    def __len__(self) -> int:
+        """How many rows or columns."""
+        return len(self.labels)
+
+    def marking(self, blind: Bool[np.ndarray, "P Q"]) -> Axis:
+        """Return the axis with a mark at the rows that may attend to no key in one of the planes."""
+        return replace(self, marked=frozenset(np.flatnonzero(blind.any(axis=0)).tolist()))
+
+    def taken(self, parts: Sequence[range]) -> Axis:
+        """Return the axis of parts of this one: each is called as its first place, and marked where one of it is."""
+        before = sum(part.start < self.boundary for part in parts)
+        marked = (number for number, part in enumerate(parts) if not self.marked.isdisjoint(part))
+        return Axis(
+            tuple(self.labels[part.start] for part in parts),
+            tuple(self.indices[part.start] for part in parts),
+            before if before < len(parts) else 0,
+            frozenset(marked if self.marked else ()),
+        )
+
+    def pooled(self, step: int) -> Axis:
+        """Return the axis of every `step`-th place, marked if one up to the next is."""
+        return self.taken([range(start, start + step) for start in range(0, len(self), step)])
+
+    def paired(self) -> Axis:
+        """Return the axis of lines that show two places each, which both belong to the same text of a pair."""
+        texts = range(self.boundary), range(self.boundary, len(self))
+        return self.taken([text[start : start + 2] for text in texts for start in range(0, len(text), 2)])
+
+    @cached_property
+    def digits(self) -> int:
+        """How many digits the longest index has."""
+        return len(str(max(self.indices)))
+
+    @cached_property
+    def width(self) -> int:
+        """How many cells the row labels take."""
+        longest = max(map(cell_len, self.labels))
+        return self.digits + (1 + longest if longest else 0) + (2 if self.marked else 0)
+
+    def row_labels(self, header_lines: int, palette: Palette, height: int = 1) -> Block:
+        """Return `index label` for every row, which is so high, below as many blank lines as the matrix has headers."""
+        digits, width = self.digits, self.width
+        margin = 2 if self.marked else 0  # a column of its own, where no token that is called so is taken for a mark
+        blank, lines = [Segment(" " * width)], []
+        for place, (index, label) in enumerate(zip(self.indices, self.labels, strict=True)):
+            lines += [[Segment("─" * width, DIM)]] * (place == self.boundary > 0)
+            name = cell(f"{index:>{digits}} {label}".rstrip(), width - margin, align="left")
+            above = (height - 1) // 2  # where the numbers of cells stand
+            mark = cell(MARK if place in self.marked else "", margin, BOLD)
+            lines += [*[blank] * above, [name, mark], *[blank] * (height - 1 - above)]
+        return Block([blank] * header_lines + lines, width)
+
+    def header(self, cell_width: int, palette: Palette) -> list[Segment]:
+        """Return the header of columns: what each is called, or its index; of narrow ones as many as have room."""
+        if cell_width <= 2 or self.boundary:
+            return self.ticks(cell_width, palette)
+        has_room = any(self.labels) and max(map(cell_len, self.labels)) < cell_width
+        texts = self.labels if has_room else map(str, self.indices)
+        placed = (" " * ((cell_width - cell_len(text)) // 2) + text for text in texts)
+        return [Segment(set_cell_size(text, cell_width), DIM) for text in placed]
+
+    def ticks(self, cell_width: int, palette: Palette, marked: int | None = None) -> list[Segment]:
+        """Return the header of narrow columns: as many of their indices as have room.
+
+        The place that is `marked` has a mark instead.
+        """
+        last = len(str(self.indices[-1]))
+        step = next(step for step in STEPS if step * cell_width > last)
+        width = len(self) * cell_width + bool(self.boundary)
+
+        def start_of(place: int) -> int:
+            return place * cell_width + (1 if self.boundary and place >= self.boundary else 0)
+
+        mark = None if marked is None else start_of(marked) + cell_width - 1
+        line = ""
+        for place in range(0, len(self), step):
+            start, text = start_of(place), str(self.indices[place])
+            is_free = mark is None or not start - 1 <= mark <= start + len(text)
+            if is_free and len(line) <= start and start + len(text) <= width:
+                line += " " * (start - len(line)) + text
+        line = line[:width].ljust(width)
+        if mark is None:
+            return [Segment(line, DIM)]
+        return [Segment(line[:mark], DIM), Segment("▾", BOLD), Segment(line[mark + 1 :], DIM)]
+
+
+def mark_note(blind: Bool[np.ndarray, "P Q"]) -> str:
+    """Return what the mark of an axis means; nothing where no row has it."""
+    if not blind.any():
+        return ""
+    is_everywhere = np.array_equal(blind.any(axis=0), blind.all(axis=0))
+    return f"{MARK} fully masked" + ("" if is_everywhere else " in some of them")
+
+
+def titled(what: str, label: int | str) -> str:
+    """Return the title of a layer or a head: `head 3`, `mean of heads`, `rollout`."""
+    if isinstance(label, int):
+        return f"{what} {label}"
+    return label if label == "rollout" else f"{label} of {what}s"
+
+
+# --- numbers in columns ------------------------------------------------------------------------------------
 
 DIGITS = 4  # after the point, as torch prints them
 GAP = 3
@@ -103,3 +244,159 @@ def number_text(value: float, digits: int, is_large: bool | None = None) -> str:
     if is_large is None:
         is_large = abs(value) >= WIDEST_FIXED
     return f"{value:.{max(digits, 1)}g}" if is_large else f"{value:z#.{digits}f}"
+
+
+# --- cells of a map in lines, with a cursor on one of them if there is one ---------------------------------
+
+
+class GridCell(NamedTuple):
+    """Size of a cell of a map."""
+
+    columns: int  # characters that it is wide; one of more than three, with a line of its own, has its number in it
+    rows: int  # how many of them share a line, one above the other
+    lines: int = 1  # that it is high
+
+    @property
+    def has_number(self) -> bool:
+        """Whether it has room for its number."""
+        return self.rows == 1 and self.columns > WIDE.columns + 1
+
+    def aligned(self, text: str) -> str:
+        """Return what is written in it: in the middle of one of several lines, and else at its right."""
+        return text.center(self.columns) if self.lines > 1 else text.rjust(self.columns)
+
+
+_MARKS = {"·", ".", "0", "+", "-", "I", "-I", "X"}
+WIDE, NARROW, HALF = GridCell(2, 1), GridCell(1, 1), GridCell(1, 2)
+
+
+class CellGrid(NamedTuple):
+    """Grid of the cells of a map."""
+
+    rows: Axis
+    columns: Axis
+    cell: GridCell
+
+    @property
+    def lines(self) -> list[range]:
+        """The rows that each line shows; the rule between two texts shows none."""
+        lines: list[range] = []
+        for text in (range(self.rows.boundary), range(self.rows.boundary, len(self.rows))):
+            lines += [range(0)] if lines else []
+            for start in range(0, len(text), self.cell.rows):
+                lines += [text[start : start + self.cell.rows]] * self.cell.lines
+        return lines
+
+    @property
+    def width(self) -> int:
+        """How many cells of a line it takes."""
+        return len(self.columns) * self.cell.columns + bool(self.columns.boundary)
+
+    def at(self, line: int, column: int) -> tuple[range, int] | None:
+        """Return the rows and the column that stand at a place; None where no cell does."""
+        bound = self.columns.boundary
+        rule = bound * self.cell.columns
+        lines = self.lines
+        if not (0 <= line < len(lines) and lines[line] and 0 <= column < self.width) or (bound and column == rule):
+            return None
+        return lines[line], (column - bool(bound and column > rule)) // self.cell.columns
+
+
+def map_lines(
+    values: Float[np.ndarray, "Q K"],
+    allowed: Bool[np.ndarray, "Q K"],
+    lattice: CellGrid,
+    palette: Palette,
+    scale: Scale,
+    cursor: tuple[int, int] | None = None,
+    blank: Callable[[int, int], str] | None = None,
+    digits: int = 2,
+) -> list[list[Segment]]:
+    """Return the cells of a map in lines, with rules where a second text begins.
+
+    A cell is masked where it is not `allowed`, and `blank` says what is written there instead of the mark. The cell
+    under the `cursor`, a row and a column, is marked in a way that needs no colour.
+    """
+    columns, cell = lattice.columns, lattice.cell
+    texts = range(lattice.rows.boundary), range(lattice.rows.boundary, len(lattice.rows))
+    lines: list[list[Segment]] = []
+    for rows in filter(None, texts):
+        if rows.start:
+            rules = ["─" * (len(columns) * cell.columns)]
+            if place := columns.boundary * cell.columns:
+                rules = [rules[0][:place], "┼", rules[0][place:]]
+            lines.append([Segment("".join(rules), DIM)])
+        part = slice(rows.start, rows.stop)
+        drawn, below = _cells(values[part], allowed[part], palette, scale, cell, digits)
+        if blank is not None and cell.rows == 1:
+            for row, column in np.argwhere(~allowed[part]).tolist():
+                drawn[row][column] = (cell.aligned(blank(rows.start + row, column)), DIM)
+        if cursor is not None and cursor[0] in rows:
+            own = tuple(slice(place, place + 1) for place in cursor)
+            style = palette.cells(values[own], allowed[own], scale, 1)[0][0][1] if allowed[cursor] else None
+            line = drawn[(cursor[0] - rows.start) // cell.rows]
+            glyph = line[cursor[1]][0].strip()
+            marked = f"▸{glyph}" if cell.has_number else f"[{' ' * (cell.columns - 2)}]"
+            glyph = "◆" if cell.columns == 1 else marked
+            line[cursor[1]] = (cell.aligned(glyph), BOLD if style is None else style + BOLD)
+        for number, line in enumerate(drawn):
+            around = [_segments(below[number], columns.boundary, palette)] * (cell.lines - 1) if cell.lines > 1 else []
+            middle = (cell.lines - 1) // 2
+            lines += [*around[:middle], _segments(line, columns.boundary, palette), *around[middle:]]
+    return lines
+
+
+def _cells(
+    values: Float[np.ndarray, "Q K"],
+    allowed: Bool[np.ndarray, "Q K"],
+    palette: Palette,
+    scale: Scale,
+    cell: GridCell,
+    digits: int,
+) -> tuple[list[Line], list[Line]]:
+    """Return what is written in the middle line of cells, and in the others, if they have some."""
+    width = cell.columns
+    if cell.rows > 1:
+        halves = palette.halves(values, allowed, scale)  # where the letter of odd ones stands once
+        return [
+            [(each * width if each in " ▀▄" else each.rjust(width), style) for each, style in line] for line in halves
+        ], []
+    drawn = palette.cells(values, allowed, scale, min(width, WIDE.columns))
+    if width <= WIDE.columns:
+        return drawn, []
+    is_number = (np.isfinite(values) & allowed & cell.has_number).tolist()
+    first = [
+        [
+            (cell.aligned(short_number(value, digits, width - 1) if is_one else glyph.strip()), style)
+            for (glyph, style), value, is_one in zip(*line, strict=True)
+        ]
+        for line in zip(drawn, values.tolist(), is_number, strict=True)
+    ]
+    # Below a number stands a shade, but no mark once more.
+    below = [
+        [((glyph * (width // 2) if glyph.strip() not in _MARKS else "").ljust(width), style) for glyph, style in line]
+        for line in drawn
+    ]
+    return first, below
+
+
+def short_number(value: float, digits: int, width: int) -> str:
+    """Return a number in at most `width` characters, with fewer digits if need be; empty where none fits."""
+    for fewer in range(digits, -1, -1):
+        text = number_text(value, fewer)
+        for shorter in (text, text.replace("0.", ".", 1).removesuffix(".")):
+            if len(shorter) <= width:
+                return shorter
+    return ""
+
+
+def _segments(line: Line, boundary: int, palette: Palette) -> list[Segment]:
+    """Return a line's cells, neighbours of one style as one segment, with a rule before a second text."""
+    if boundary:
+        return [
+            *_segments(line[:boundary], 0, palette),
+            Segment("│", DIM),
+            *_segments(line[boundary:], 0, palette),
+        ]
+    runs = [list(run) for _, run in groupby(line, key=lambda cell: id(cell[1]))]  # comparing styles costs more
+    return [Segment("".join([glyph for glyph, _ in run]), run[0][1]) for run in runs]

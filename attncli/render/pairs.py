@@ -6,10 +6,8 @@ from rich.console import RenderableType
 from rich.segment import Segment
 
 from attncli.analysis.pairs import NUMBERS, PairReport
-from attncli.render.block import COMFORTABLE, Block, Column, block, in_words, table
-from attncli.render.fit import LINES, Bounds, lines_of
-from attncli.render.heatmap import maps_and_list
-from attncli.render.legend import ramp_line
+from attncli.render.block import COMFORTABLE, LINES, Block, Bounds, Column, block, in_words, lines_of, table
+from attncli.render.heatmap import maps_and_list, ramp_line
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import run_line

@@ -10,12 +10,10 @@ import numpy as np
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.render.axes import Axis
-from attncli.render.block import Block, flowing, hstack, in_words, stack
+from attncli.render.block import Block, Bounds, crop, flowing, hstack, in_words, stack
 from attncli.render.explore.pane import PaneContent
-from attncli.render.fit import Bounds, crop
-from attncli.render.heatmap import GAP, Heatmap, heatmaps, pooling
-from attncli.render.legend import ramp_line
+from attncli.render.heatmap import GAP, Heatmap, heatmaps, pooling, ramp_line
+from attncli.render.matrix import Axis
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 
 if TYPE_CHECKING:

@@ -11,13 +11,12 @@ import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from attncli.analysis.labels import HeadKey, Label, strongest
+from attncli.analysis.metrics import HeadKey, Label, strongest
 from attncli.render.block import Block, block, cell, trimmed
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token
-from attncli.trace.top_keys import drawn_cells
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -59,7 +58,7 @@ def head_lines(
         for head in layer.heads:
             row = layer.head(head, [query])
             label = strongest(labels or {}, (layer.layer, layer.kind, head))
-            line = SentenceLine(head_name(layer, head), row.weights[0], drawn_cells(row)[0], label)
+            line = SentenceLine(head_name(layer, head), row.weights[0], row.drawn[0], label)
             counted = np.where(line.allowed & np.isfinite(line.weights), line.weights, 0)[list(keys)]
             ranked.append((-float(counted.max(initial=0)), -_bits_from_uniform(line), len(ranked), line))
     return [line for *_, line in sorted(ranked, key=lambda each: each[:3])]

@@ -13,15 +13,13 @@ from rich.console import RenderableType
 
 from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.analysis.why import Explained
-from attncli.render.axes import MARK
 from attncli.render.bars import TableFormat, bar_column, largest_of, signed_bar
-from attncli.render.block import Block, Cell, Column, hstack, ranking, table, width_of, wrapping
+from attncli.render.block import Block, Cell, Column, hstack, lines_of, ranking, table, width_of, wrapping
 from attncli.render.components import wrap_block
-from attncli.render.fit import lines_of
+from attncli.render.matrix import MARK
 from attncli.render.palette import BOLD, DIM
 from attncli.render.sections import headline, proof_line
 from attncli.render.sentence import distant_keys
-from attncli.trace.top_keys import drawn_cells
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ _WIDEST_BAR, _NARROWEST_BAR = 41, 7
 
 def ranked_keys(row: AttentionRow) -> list[int]:
     """Return the keys by weight, without those that are masked and have none."""
-    drawn = drawn_cells(row.head)[0]
+    drawn = row.head.drawn[0]
     return [key for key in row.ranked.tolist() if drawn[key]]
 
 

@@ -24,6 +24,9 @@ from attncli.trace.selection import Indices
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
+_FAR = 1e300
+Places = np.ndarray[tuple[int], np.dtype[np.intp]]
+
 
 @dataclass(frozen=True, eq=False)
 class Stages:
@@ -403,6 +406,21 @@ class HeadTrace(Displayed, Tabular, Drawable):
         """Softmax of the masked scores over the keys."""
         return self.stages.weights[0]
 
+    @property
+    def drawn(self) -> Bool[np.ndarray, "Q K"]:
+        """Weights to show as numbers: all but the masked ones that are exactly zero.
+
+        A query that may attend to nothing still has weights, NaN or spread over masked keys, and they are not hidden.
+        """
+        return self.mask | (self.weights != 0)
+
+    def top_keys(self, columns: slice | list[int], most: int) -> Iterator[tuple[Places, Float[np.ndarray, " N"]]]:
+        """Yield, for each query, the places of its `most` heaviest keys among the columns, and their weights."""
+        for block in self.blocks():
+            weights = block.weights[:, columns]
+            for row, places in zip(weights, heaviest(weights, block.drawn[:, columns], most), strict=True):
+                yield places, row[places]
+
     @cached_property
     def stages(self) -> Stages:
         """The stages of this head, with an axis for the head: `[1, Q, K]`."""
@@ -430,3 +448,23 @@ def _is_fit(arrays: Mapping[str, np.ndarray[Any, Any]]) -> bool:
     projected = heads * sizes.get("Dv", 0)
     is_paired = ("q" in arrays) == ("k" in arrays)
     return is_paired and heads % sizes.get("Hkv", heads) == 0 and sizes.get("HDv", projected) == projected
+
+
+def heaviest(weights: Float[np.ndarray, "Q K"], counted: Bool[np.ndarray, "Q K"], most: int) -> list[Places]:
+    """Return the places of the `most` largest weights of each row, the largest first.
+
+    A row has fewer where fewer of its cells are counted. NaN comes before every number, and of equal weights the
+    earlier key comes first.
+    """
+    # Negated, so that a stable sort keeps the order of equal keys. An infinite weight is far below NaN and far above
+    # the cells that are not counted.
+    costs = np.clip(-weights.astype(np.float64), -_FAR, _FAR)
+    costs[np.isnan(weights)] = -np.inf
+    costs[~counted] = np.inf
+    bound = min(most, costs.shape[1]) - 1
+    limits = np.partition(costs, bound, axis=1)[:, bound]
+    ranked = []
+    for cost, limit, row in zip(costs, limits, counted, strict=True):
+        places = np.flatnonzero(row & (cost <= limit))
+        ranked.append(places[np.argsort(cost[places], kind="stable")][:most])
+    return ranked

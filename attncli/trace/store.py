@@ -22,11 +22,10 @@ from attncli.masks.conventions import read_convention
 from attncli.masks.expressions import ArrayMask, Atom, Mask, RuleMask, smallest
 from attncli.masks.parser import parse
 from attncli.text import visible
-from attncli.trace.byte_pieces import decode_pieces
 from attncli.trace.layer import ARRAYS, LayerTrace, Proof
 from attncli.trace.layout import MOST_SIDE, ImageGrid, Picture, parse_grids
 from attncli.trace.selection import Indices, layer_and_heads
-from attncli.trace.tokens import Token, Tokens
+from attncli.trace.tokens import Token, Tokens, decode_pieces
 from attncli.trace.trace import PIXELS, SCHEMA, Provenance, Trace, tensor_name, texts_of
 
 _DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}  # of a dump

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from metrics_by_hand import HEADS, MASKS, agree, by_hand, mean, tokens, traced
 
 import attncli
+from attncli.analysis import OF_ANY_TEXT as NAMES
 from attncli.analysis.heads import HeadReport, HeadSummary, survey
-from attncli.analysis.metric_names import OF_ANY_TEXT as NAMES
 from attncli.errors import InputError, UsageError
 from attncli.trace.trace import Provenance
 from attncli.trace.view import View

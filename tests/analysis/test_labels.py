@@ -5,10 +5,9 @@ import pytest
 from metrics_by_hand import HEADS, tokens
 from traces import layer_of, trace_of
 
+from attncli.analysis import NAMES
 from attncli.analysis.heads import survey
-from attncli.analysis.labels import LABELS, labels_of, labels_of_heads
-from attncli.analysis.metric_names import NAMES
-from attncli.analysis.metrics import by_name, trace_metrics
+from attncli.analysis.metrics import LABELS, by_name, labels_of, labels_of_heads, trace_metrics
 from attncli.trace.trace import Trace
 from attncli.trace.view import View
 

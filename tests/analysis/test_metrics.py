@@ -11,7 +11,7 @@ from metrics_by_hand import HEADS, MASKS, NAMES, OF_ONE_SEQUENCE, SCALE, WIDTH, 
 from traces import layer_of, trace_of
 
 from attncli import attention
-from attncli.analysis.metric_names import NAMES as ALL
+from attncli.analysis import NAMES as ALL
 from attncli.analysis.metrics import by_name as named
 from attncli.analysis.metrics import head_metrics, trace_metrics
 from attncli.masks.expressions import ArrayMask

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from metrics_by_hand import tokens, traced
 from traces import trace_of
 
-from attncli.analysis.metric_names import NAMES, OF_PICTURES
+from attncli.analysis import NAMES, OF_PICTURES
 from attncli.analysis.metrics import by_name, head_metrics, trace_metrics
 from attncli.trace.layout import ImageGrid
 from attncli.trace.trace import Trace

@@ -19,13 +19,13 @@ from typer.main import get_command
 from whole_program import forked
 
 import attncli
-from attncli.analysis.labels import WEIGHTS
-from attncli.analysis.metric_names import MEANINGS
+from attncli.analysis import MEANINGS
+from attncli.analysis.metrics import WEIGHTS
 from attncli.cli.app import app
 from attncli.cli.help import commands_of, page_of
 from attncli.errors import ExitCode
+from attncli.masks import NOTATION
 from attncli.masks.expressions import ATOMS
-from attncli.masks.notation import NOTATION
 from attncli.masks.parser import parse
 
 ROOT: Any = get_command(app)

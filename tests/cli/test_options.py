@@ -9,8 +9,7 @@ import pytest
 from refusals import USAGE, refused
 
 from attncli.analysis.learn import LESSONS
-from attncli.checkpoints.options import EngineOptions, ToyOptions
-from attncli.checkpoints.signatures import Kind
+from attncli.checkpoints.options import EngineOptions, Kind, ToyOptions
 from attncli.cli import options
 from attncli.cli.applicability import TABLE
 from attncli.cli.commands.learn import learn

@@ -12,7 +12,7 @@ import pytest
 from running import Ran
 
 import attncli
-from attncli.analysis.metric_names import OF_ANY_TEXT as NAMES
+from attncli.analysis import OF_ANY_TEXT as NAMES
 
 Run = Callable[..., Ran]
 TEXT = "the cat saw the dog and the dog saw the cat"

@@ -13,9 +13,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from traces import layer_of
 
 from attncli.engines import cpu
-from attncli.engines.cpu import cores
+from attncli.engines.cpu import LONG, cores, parallel_for, thread_count, use_all_cores
 from attncli.engines.numpy.forward import attention_output
-from attncli.engines.numpy.parallel import LONG, count, parallel_for, use_all_cores
 from attncli.masks.expressions import RuleMask
 from attncli.masks.parser import parse
 
@@ -35,13 +34,13 @@ def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_threads_as_the_user_says(blas: str, omp: str, expected: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in zip(VARIABLES, (blas, omp), strict=True):
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
-    assert count() == (expected or cores())
+    assert thread_count() == (expected or cores())
 
 
 def threads_of(tokens: int) -> tuple[set[int], list[int]]:
     seen: set[int] = set()
     with use_all_cores(tokens):
-        together = threading.Barrier(2, timeout=60) if tokens > LONG and count() == 2 else None
+        together = threading.Barrier(2, timeout=60) if tokens > LONG and thread_count() == 2 else None
 
         def work(item: int) -> None:
             if together is not None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import attncli
-from attncli.engines.numpy import forward, ragged_batch
+from attncli.engines.numpy import forward
 from attncli.engines.source import CorpusItem, trace_stream
 from attncli.errors import Failure
 from attncli.trace.layer import LayerTrace
@@ -26,7 +26,7 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     computed: list[list[int]] = []
     layers = forward.Model.record
 
-    def noting(self: forward.Model, sentences: Sequence[ragged_batch.TokenIds], *rest: Any) -> list[list[LayerTrace]]:
+    def noting(self: forward.Model, sentences: Sequence[forward.TokenIds], *rest: Any) -> list[list[LayerTrace]]:
         computed.append([len(each.ids) for each in sentences])
         return layers(self, sentences, *rest)
 

@@ -11,10 +11,10 @@ from safetensors.numpy import save_file
 
 from attncli.engines.interactive import Query, open_interactive
 from attncli.explore.view_state import ViewState
+from attncli.render.block import Bounds
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.pane import CellCursor
 from attncli.render.explore.picture import large_picture
-from attncli.render.fit import Bounds
 from attncli.render.palette import Palette
 
 SHAPES = Path(__file__).parents[2] / "docs" / "cookbook" / "files" / "shapes.png"

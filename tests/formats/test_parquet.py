@@ -13,7 +13,7 @@ import pytest
 from traces import layer_of, trace_of
 
 import attncli
-from attncli.analysis.metric_names import OF_ANY_TEXT
+from attncli.analysis import OF_ANY_TEXT
 from attncli.formats import parquet
 from attncli.trace.layout import ImageGrid, Picture
 

@@ -13,13 +13,12 @@ from architectures import random_model, tiny_config
 from conformance import opened, save_tokenizer
 from transformers import CONFIG_MAPPING, AutoModel, PreTrainedTokenizerFast
 
-from attncli.checkpoints.checkpoint_folder import CheckpointFolder
-from attncli.checkpoints.config_reader import ConfigReader
+from attncli.checkpoints.checkpoint_folder import CheckpointFolder, ConfigReader
 from attncli.checkpoints.tensors.open_store import Shards
 from attncli.engines.numpy import forward
 from attncli.engines.numpy.families import model_spec
-from attncli.engines.numpy.ragged_batch import TokenIds
-from attncli.engines.numpy.weights import ModelWeights
+from attncli.engines.numpy.forward import TokenIds
+from attncli.engines.numpy.model_spec import ModelWeights
 from attncli.trace.layer import LayerTrace
 
 EXACT = 1e-5  # the largest difference that counts as the same, relative to the largest number of the array above 1

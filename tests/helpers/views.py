@@ -3,9 +3,9 @@
 import numpy as np
 from traces import layer_of, tokens_of, trace_of
 
+from attncli.analysis import OF_ANY_TEXT as NAMES
 from attncli.analysis.heads import HeadReport, HeadSummary
-from attncli.analysis.labels import labels_of
-from attncli.analysis.metric_names import OF_ANY_TEXT as NAMES
+from attncli.analysis.metrics import labels_of
 from attncli.render.palette import Palette
 from attncli.trace.trace import Provenance, Trace
 

@@ -18,11 +18,20 @@ from running import Ran
 
 from attncli.cli.app import app
 
+# Imported before the fork, once for all runs: what a small one would spend most of its time on.
+_SHARED = (
+    "attncli.analysis.mask", "attncli.analysis.warnings", "attncli.cli.commands.inspect", "attncli.corpus.run",
+    "attncli.engines.toy", "attncli.formats.columns", "attncli.formats.documents", "attncli.formats.pictures",
+    "attncli.masks.parser", "attncli.render.inspect", "attncli.render.masks", "numpy.random", "rich.table",
+)  # fmt: skip
+
 
 @contextmanager
 def whole_program() -> Iterator[Callable[..., Ran]]:
     build = typer.main.get_command
     root = build(app)  # once, for that takes half of a run
+    for name in _SHARED:
+        importlib.import_module(name)
 
     def run(*arguments: str | Path, stdin: bytes = b"", **environment: str) -> Ran:
         ran = _forked([str(argument) for argument in arguments], stdin, environment)
@@ -52,7 +61,8 @@ def _forked(arguments: list[str], stdin: bytes, environment: dict[str, str]) -> 
                 warnings.resetwarnings()
                 sys.argv = ["attn", *arguments]
                 sys.path.insert(0, os.getcwd())
-                code = _ended(importlib.reload(importlib.import_module("attncli.__main__")).main)
+                main = importlib.reload(importlib.import_module("attncli.__main__")).main
+                code = _ended(partial(main, is_process=False))
             finally:
                 os._exit(code)
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])

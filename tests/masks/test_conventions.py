@@ -13,11 +13,10 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from safetensors.torch import load_file
 
 from attncli.errors import InputError, UsageError
-from attncli.masks import files
+from attncli.masks import ENDINGS, files
 from attncli.masks.conventions import LEAST, Reader, encode_mask, read_convention
 from attncli.masks.files import read_values, write_values
 from attncli.masks.mask_grid import GridOptions, MaskSize, materialise, open_masks
-from attncli.masks.notation import ENDINGS
 from attncli.masks.parser import parse
 
 KEYS = "pad(left=1)", "pad(right=2)", "pad(left=2,right=1)", "keys(1,3)", "full", "~full"

@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM, GenerationConfig, PreTrainedConfig
 
 import attncli
-from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
-from attncli.engines.numpy import parallel
+from attncli.checkpoints.checkpoint_folder import ConfigReader, UnsupportedError
+from attncli.engines import cpu
 from attncli.engines.numpy.families import FAMILIES, model_spec
 from attncli.errors import LoadError, NotExposedError, UsageError
 
@@ -34,7 +34,7 @@ def test_each_value_of_a_field_is_computed_alike(family: str, tmp_path: Path, mo
         save(config_of(family, changes), folder)
         assert conform(folder), changes
     with monkeypatch.context() as patch:  # the last of them once more, as a long text is computed
-        patch.setattr(parallel, "LONG", 2)
+        patch.setattr(cpu, "LONG", 2)
         patch.setenv("OMP_NUM_THREADS", "2")
         assert conform(folder), changes
 

@@ -16,8 +16,7 @@ from tokenizer_folders import IN_PYTHON, PLACED, custom
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, MarianConfig, MarianModel, TokenizersBackend
 
-from attncli.checkpoints.checkpoint_folder import CheckpointFolder
-from attncli.checkpoints.config_reader import UnsupportedError
+from attncli.checkpoints.checkpoint_folder import CheckpointFolder, UnsupportedError
 from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 
 LIMIT = 9  # tokens, where texts are cut

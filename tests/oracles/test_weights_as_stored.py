@@ -12,7 +12,7 @@ from refusals import refused
 from running import Run
 from safetensors.torch import load_file, save_file
 
-from attncli.checkpoints.weight_checks import check_unread
+from attncli.checkpoints.tensors import check_unread
 from attncli.errors import LoadError
 
 Made = Callable[..., Path]

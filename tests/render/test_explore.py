@@ -12,7 +12,7 @@ from rich.style import Style
 from traces import layer_of, trace_of
 
 import attncli
-from attncli.render.block import Block
+from attncli.render.block import Block, Bounds
 from attncli.render.explore.head import large_head
 from attncli.render.explore.heads import small_heads
 from attncli.render.explore.layer_view import LayerViewCache
@@ -20,7 +20,6 @@ from attncli.render.explore.layers import layer_map
 from attncli.render.explore.pane import CellCursor, PaneContent
 from attncli.render.explore.words import cell_line, status_line, why_box
 from attncli.render.explore.words import tokens as token_strip
-from attncli.render.fit import Bounds
 from attncli.render.palette import Palette
 from attncli.trace.trace import Trace
 

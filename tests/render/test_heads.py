@@ -7,8 +7,8 @@ import pytest
 from running import printed
 from views import report_of
 
+from attncli.analysis import OF_ANY_TEXT as NAMES
 from attncli.analysis.heads import HeadReport, HeadSummary
-from attncli.analysis.metric_names import OF_ANY_TEXT as NAMES
 from attncli.render.heads import head_parts, table_parts
 from attncli.render.palette import Palette
 from attncli.trace.trace import Provenance

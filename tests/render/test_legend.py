@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from attncli.render.legend import ramp_line
+from attncli.render.heatmap import ramp_line
 from attncli.render.palette import Palette, Scale
 from attncli.trace.view import Ramp
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from rich.segment import Segment
 
-from attncli.render.fit import Bounds
+from attncli.render.block import Bounds
 from attncli.render.palette import Palette, Scale
 from attncli.render.picture import Canvas, HeadLook, PictureView
 from attncli.trace.layout import ImageGrid, Picture, SideLayout

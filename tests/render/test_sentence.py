@@ -9,7 +9,7 @@ from rich.segment import Segment
 from traces import tokens_of
 
 import attncli
-from attncli.analysis.labels import labels_of_heads
+from attncli.analysis.metrics import labels_of_heads
 from attncli.render.palette import DIM, Palette, Scale
 from attncli.render.sentence import QUERY, SentenceLine, distant_keys, head_lines, sentence
 

@@ -26,8 +26,8 @@ from attncli.render.calls import calls_parts
 from attncli.render.composition import CompositionPage
 from attncli.render.diff import DiffView
 from attncli.render.heads import head_parts
+from attncli.render.heatmap import legend
 from attncli.render.inspect import Layout
-from attncli.render.legend import legend
 from attncli.render.masks import MaskView, compared
 from attncli.render.pairs import pair_parts
 from attncli.render.palette import Palette, Scale

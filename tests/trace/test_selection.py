@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attncli.errors import UsageError
+from attncli.trace.layer import heaviest
 from attncli.trace.selection import Indices, RowRange, layer_and_heads
-from attncli.trace.top_keys import heaviest
 
 
 def chosen(choice: object, count: int = 6) -> tuple[int, ...]:

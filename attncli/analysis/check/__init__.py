@@ -9,8 +9,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from attncli.analysis.check.report import Report
-from attncli.checkpoints.options import LoadOptions, checked_options
-from attncli.checkpoints.signatures import Choice, with_explicit_signature
+from attncli.checkpoints.options import Choice, LoadOptions, checked_options, with_explicit_signature
 from attncli.errors import InputError, UsageError
 from attncli.masks.findings import Finding
 from attncli.text import as_list, layers_named, visible

@@ -1,15 +1,21 @@
 """Stores of a checkpoint's tensors: a module for each place and form of weights, all with one interface.
 
-A tensor is read by its name, whether it is mapped from a file, fetched or computed.
+A tensor is read by its name, whether it is mapped from a file, fetched or computed. Both engines refuse weights that
+they would misread: with a quantization that is not undone, or an adapter that is not applied, the numbers are not the
+model's.
 """
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from attncli.errors import LoadError
+from attncli.text import visible
 
 Array = np.ndarray[Any, Any]
 
@@ -75,3 +81,124 @@ class ComputedStore(Store):
     def rows(self, name: str, indices: Sequence[int]) -> Array:
         """See `Store.rows`."""
         return super().rows(name, indices) if name in self._computed else self._store.rows(name, indices)
+
+
+# --- checks of stored weights ------------------------------------------------------------------------------
+
+# Types of plain numbers; F8_E4M3 and I8 are steps of a scale.
+_FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_FIELDS = ("quantization_config", "quantization")  # of a configuration; the second is that of MLX
+# Words in the names of tensors that show their kind: weight_scale_inv, qzeros, weight.absmax, lora_A.
+_WORD = r"(?:^|[._:])(?:{})(?=[._:]|$)"
+_OF_QUANTIZATION = re.compile(
+    _WORD.format(
+        r"q?scales?|q?zeros?|zero_points?|qweight|qdata|quant\w*|absmax|amax|packed|codebooks?|g_idx|scb|weight_quantizer"
+    ),
+    re.IGNORECASE,
+)
+# Scales of activations and statistics of weights: not needed for computing in floats.
+_OF_ACTIVATIONS = re.compile(
+    _WORD.format(r"(?:(?:in|out)put|act(?:ivation)?|prob|[qkv]|kv|[kv]_cache)_(?:\w+_)?(?:scales?|zero_points?|amax)")
+    + r"|(?:in|out)put_quantizer"
+)
+_OF_ADAPTER = re.compile(_WORD.format(r"lora_\w+|ia3_l|hada_\w+|lokr_\w+"))
+# Masks and angles that older versions of transformers saved, and counters of tools: no parameters.
+_BUFFERS = re.compile(
+    r"att(entio)?n\.(masked_)?bias$|rotary|inv_freq|(position_ids|causal_mask|_cached|_extra_state)$"
+    r"|(num_batches_tracked|total_ops|total_params)$"
+)
+_UNKNOWN = "are quantized in an unknown way"
+_ADVICE = "give the original checkpoint, or save it dequantized with transformers"
+
+
+def quantization_of(config: Mapping[str, Any]) -> Any:
+    """Return the quantization in a config.json, if there is one."""
+    sections = [part for part in (config, config.get("text_config")) if isinstance(part, Mapping)]
+    return next((section[field] for section in sections for field in _FIELDS if section.get(field) is not None), None)
+
+
+def without_quantization(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config.json without its quantization."""
+    return {field: value for field, value in config.items() if field not in _FIELDS}
+
+
+def unknown_quantization(name: str, method: Any) -> LoadError:
+    """Return the error for a checkpoint with an unsupported quantization method; None: it is not named."""
+    how = "its config.json does not say how" if method is None else f"attn does not read '{visible(str(method))}'"
+    return LoadError(f"the weights of {visible(name)} are quantized, and {how}; {_ADVICE}")
+
+
+def wrong_shape(name: str, tensor: str, shape: Sequence[int], expected: Sequence[int]) -> LoadError:
+    """Return the error for a tensor of another shape than its model expects."""
+    return LoadError(
+        f"the weights of {visible(name)} do not fit its config.json: {visible(tensor)} has shape {list(shape)}, "
+        f"the model expects {list(expected)}; check that the files belong together"
+    )
+
+
+def check_types(name: str, store: Store, floating: Iterable[str], head: str) -> set[str]:
+    """Return the types of stored weights; LoadError for codes (int8, float8) that a cast would hide."""
+    bare = {tensor.removeprefix(head) for tensor in floating}
+    types = {key: store.stored(key).type for key in store.names if key.removeprefix(head) in bare}
+    if codes := sorted(key for key, kind in types.items() if kind not in _FLOATS):
+        missing = f"stored as {types[codes[0]]}, and its scale is missing"
+        raise LoadError(f"the weights of {visible(name)} {_UNKNOWN} ({_first(codes)}: {missing}); {_ADVICE}")
+    return {_FLOATS[kind] for kind in types.values()}
+
+
+def check_unread(
+    name: str, unread: Collection[str], modules: Iterable[str], head: str, is_undone: bool
+) -> tuple[str, ...]:
+    """Return notes on the tensors of a checkpoint that its model does not read.
+
+    Tensors of heads, poolers, towers and layers that were left out are usual. A tensor next to those of a module that
+    runs is not. `modules` are the prefixes of the tensors of the parts that run; `head` is the prefix of all of them
+    that depends on how the checkpoint was saved, such as `model.`; `is_undone` is whether the store dequantizes.
+
+    Raises:
+        LoadError: some belong to an adapter, or are needed to dequantize others.
+    """
+    bare = {module.removeprefix(head) for module in modules}
+    owners = bare | {head + module for module in bare}
+    # Prefixes with weights below them, not only scales or adapters, are other models, such as towers.
+    parts = [key.split(".") for key in unread if not _OF_QUANTIZATION.search(key) and not _OF_ADAPTER.search(key)]
+    towers = {".".join(key[:end]) for key in parts for end in range(1, len(key))}
+    needed, unexpected = [], []
+    for tensor in sorted(tensor for tensor in unread if not _BUFFERS.search(tensor)):
+        owner, rest = _owner_of(tensor, owners, towers)
+        is_scale = _OF_QUANTIZATION.search(rest) and not (is_undone and _OF_ACTIVATIONS.search(rest))
+        if owner and (is_scale or _OF_ADAPTER.search(rest)):
+            needed.append(tensor)
+        elif owner and is_in_layer(owner):
+            unexpected.append(tensor)
+    whose = f"the weights of {visible(name)}"
+    if needed:
+        raise LoadError(f"{whose} {_UNKNOWN}, or hold an adapter ({_first(needed)}); {_ADVICE}")
+    what = "have tensors in layers that run which its model does not read"
+    check = "check that the files belong to this config.json"
+    return (f"{whose} {what} ({_first(unexpected)}); {check}",) if unexpected else ()
+
+
+def _owner_of(tensor: str, modules: Collection[str], towers: Collection[str]) -> tuple[str, str]:
+    """Return the module that runs and has a tensor, perhaps under another prefix, and the rest of the name."""
+    parts = tensor.split(".")
+    first_index = next((index for index, part in enumerate(parts) if part.isdigit()), 0)
+    for start in range(first_index + 1):
+        if ".".join(parts[:start]) in towers:
+            continue
+        for end in range(len(parts) - 1, start, -1):
+            owner, rest = ".".join(parts[start:end]), parts[end:]
+            if owner in modules and (not start or is_in_layer(owner)):
+                is_layer_left_out = rest[0].isdigit() and not is_in_layer(owner)
+                return "" if is_layer_left_out else owner, ".".join(rest)
+    return "", tensor
+
+
+def is_in_layer(name: str) -> bool:
+    """Return whether a module or a tensor is in a layer, by the index in its name."""
+    return any(part.isdigit() for part in name.split("."))
+
+
+def _first(tensors: list[str]) -> str:
+    more = len(tensors) - 1
+    return visible(tensors[0]) + (f" and {more:,} more" if more else "")

@@ -20,8 +20,7 @@ from attncli.checkpoints.checkpoint_folder import (
     CheckpointFolder,
     map_weights,
 )
-from attncli.checkpoints.tensors import Array, ComputedStore, ComputedTensor, Store
-from attncli.checkpoints.weight_checks import is_in_layer
+from attncli.checkpoints.tensors import Array, ComputedStore, ComputedTensor, Store, is_in_layer
 from attncli.errors import LoadError, require
 from attncli.files import to_float32
 from attncli.text import visible

@@ -18,8 +18,7 @@ from attncli.checkpoints.checkpoint_folder import (
     CheckpointFolder,
     map_weights,
 )
-from attncli.checkpoints.tensors import Array, Store, Stored
-from attncli.checkpoints.weight_checks import quantization_of
+from attncli.checkpoints.tensors import Array, Store, Stored, quantization_of
 from attncli.errors import LoadError
 from attncli.text import visible
 

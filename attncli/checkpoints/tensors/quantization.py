@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.checkpoints.tensors import Array, ComputedStore, ComputedTensor, Store
-from attncli.checkpoints.weight_checks import unknown_quantization
+from attncli.checkpoints.tensors import Array, ComputedStore, ComputedTensor, Store, unknown_quantization
 from attncli.errors import LoadError
 from attncli.files import to_float32
 from attncli.text import brief, visible

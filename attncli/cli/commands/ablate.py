@@ -63,8 +63,7 @@ def ablate(
     attn ablate -m gpt2 --file sentences.txt -o ablations/
     """
     from attncli.analysis.ablation import AblationChoice
-    from attncli.cli.loop import ResultStream, draw_each, run_job, write_folder, write_results
-    from attncli.cli.sentences import sentences
+    from attncli.cli.loop import ResultStream, run_job, sentences, write_folder, write_results
     from attncli.corpus.jobs import ModelJob, encode, open_ablations
     from attncli.formats import DRAWN
     from attncli.trace.view import View
@@ -91,6 +90,7 @@ def ablate(
             total=texts.last_number,
             is_alone=texts.is_alone,
             shares_terminal=environment.is_terminal(output.file),
+            draws=form is None,
         )
         if form is not None:
             write_results(environment, stream, None, form, output.file)
@@ -99,7 +99,7 @@ def ablate(
 
             with output.view(environment, written, "ablate") as canvas:
                 palette = canvas.palette(colormap or "viridis")
-                for number, cuts in draw_each(stream):
+                for number, cuts in stream.values():
                     height = None if canvas.height is None else canvas.height - len(cuts.notes)
                     named = None if texts.last_number == 1 else number
                     canvas.show(ablation_parts(cuts, palette, canvas.width, height, precision, named), cuts.text)

@@ -36,8 +36,8 @@ def check(
     attn check -m gpt2 "time flies like an arrow" --fail-on leak,pad
     """
     from attncli.analysis.check import check as check_model
-    from attncli.cli.progress import status
-    from attncli.cli.sentences import texts_of
+    from attncli.cli.environment import status
+    from attncli.cli.loop import texts_of
     from attncli.formats.documents import what_was_run, write_findings
     from attncli.masks.findings import fails, parse_fail_on
     from attncli.render.findings import report_parts

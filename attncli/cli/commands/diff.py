@@ -86,8 +86,7 @@ def _traces(
     Raises:
         UsageError: the options do not name two things to compare, or name more.
     """
-    from attncli.cli.loop import traces_of
-    from attncli.cli.sentences import sentences
+    from attncli.cli.loop import sentences, traces_of
     from attncli.engines.source import CorpusItem
 
     def times(count: int) -> str:

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attncli.analysis.metric_names import NAMES, Metric
+from attncli.analysis import NAMES, Metric
 from attncli.cli import options
-from attncli.cli.environment import Environment
+from attncli.cli.environment import Environment, is_accessible
 from attncli.cli.groups import Options
-from attncli.cli.sentences import MissingSentenceError, sentences
-from attncli.cli.terminal import is_accessible
 from attncli.errors import ExitCode, UsageError
 from attncli.text import did_you_mean, names_in, plural, visible
 
@@ -23,8 +21,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from attncli.analysis.heads import HeadReport
+    from attncli.cli.environment import PictureFile, Terminal
     from attncli.cli.loop import ResultStream
-    from attncli.cli.terminal import PictureFile, Terminal
     from attncli.corpus.jobs import ModelJob, Value
     from attncli.engines.source import CorpusItem
     from attncli.formats.columns import Table
@@ -226,7 +224,7 @@ def _measured(
 ) -> tuple[ResultStream[Any], HeadReport]:
     """Return the stream of all sentences, which is read, and the report on the heads after them."""
     from attncli.analysis.heads import HeadStats
-    from attncli.cli.loop import trace_job
+    from attncli.cli.loop import MissingSentenceError, sentences, trace_job
     from attncli.corpus.jobs import measure
     from attncli.encoding.induction_probe import repeated_sequences
     from attncli.engines.source import CorpusItem

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attncli.cli import options
-from attncli.cli.environment import Environment
+from attncli.cli.environment import Environment, is_accessible
 from attncli.cli.groups import Options
-from attncli.cli.terminal import is_accessible
 from attncli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -96,6 +95,7 @@ def inspect(
             is_alone=request.is_alone,
             raises=only is not None,
             shares_terminal=environment.is_terminal(output.file),
+            draws=form is None,
         )
         colormap = shown.colormap or "viridis"
         if chosen == "html":
@@ -176,13 +176,13 @@ def _draw(
     colormap: str,
     request: options.CommonOptions,
 ) -> None:
-    from attncli.cli.loop import draw_each, first_layer_note
+    from attncli.cli.loop import first_layer_note
     from attncli.render.inspect import Layout
 
     with output.view(environment, chosen, "inspect") as canvas:
         palette = canvas.palette(colormap)
         before = 0
-        for _, trace in draw_each(stream):
+        for _, trace in stream.values():
             if trace.has_image_keys and (note := first_layer_note(request, trace)):
                 environment.note(note)
             if request.mask is not None:

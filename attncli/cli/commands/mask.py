@@ -253,8 +253,8 @@ def model(
     attn mask model -m gpt2 "time flies like an arrow" -F json
     """
     from attncli.analysis.learn import TEXT
-    from attncli.cli.progress import status
-    from attncli.cli.sentences import check_meant
+    from attncli.cli.environment import status
+    from attncli.cli.loop import check_meant
     from attncli.engines import open_source
     from attncli.trace.masks import layer_masks
 

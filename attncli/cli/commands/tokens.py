@@ -46,8 +46,7 @@ def tokens(
     attn tokens -m gpt2 "naïve café" --words
     attn tokens -m gpt2 -F tsv - < sentences.txt
     """
-    from attncli.cli.loop import ResultStream, draw_each, run_job, write_results
-    from attncli.cli.sentences import sentences
+    from attncli.cli.loop import ResultStream, run_job, sentences, write_results
     from attncli.corpus.jobs import ModelJob, encode, open_tokenizations
     from attncli.engines.source import PARALLEL_FROM_LATE
     from attncli.formats import DRAWN
@@ -79,13 +78,14 @@ def tokens(
         total=texts.last_number,
         is_alone=request.from_ is not None or texts.is_alone,
         shares_terminal=environment.is_terminal(output.file),
+        draws=form is None,
     )
     if form is None:
         from attncli.render.tokens import tokens_parts
 
         with output.view(environment, chosen, "tokens") as canvas:
             palette = canvas.palette("viridis")
-            for _, tokenization in draw_each(stream):
+            for _, tokenization in stream.values():
                 parts = tokens_parts(tokenization, choice, palette, canvas.width)
                 canvas.show(parts, " / ".join(filter(None, (tokenization.text, tokenization.pair))))
     else:

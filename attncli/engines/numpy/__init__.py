@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
+from attncli.checkpoints.checkpoint_folder import ConfigReader, UnsupportedError
+from attncli.checkpoints.tensors import check_types, check_unread, without_quantization
 from attncli.checkpoints.tensors.open_store import open_store
-from attncli.checkpoints.weight_checks import check_types, check_unread, without_quantization
 from attncli.encoding.encode import EncodedInput, IdTokenizer, InputEncoder
 from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 from attncli.engines.numpy.families import model_spec
-from attncli.engines.numpy.forward import Model
-from attncli.engines.numpy.ragged_batch import TokenIds
-from attncli.engines.numpy.residual_stream import NativeForward
-from attncli.engines.numpy.weights import ModelWeights
+from attncli.engines.numpy.forward import Model, TokenIds
+from attncli.engines.numpy.model_spec import ModelWeights
 from attncli.errors import AttnError, InputError, NotExposedError, UsageError
 from attncli.text import visible
 from attncli.trace.selection import Indices
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from attncli.checkpoints.options import LoadOptions
     from attncli.checkpoints.snapshot import Snapshot
     from attncli.checkpoints.tensors import Store
+    from attncli.engines.numpy.residual_stream import ScoreTerms
     from attncli.engines.predictor import Predictor
     from attncli.masks.expressions import Expression
     from attncli.trace.layer import LayerTrace
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 __all__ = ["NativeCheckpoint", "UnsupportedError", "load_alone"]
 
 _log = logging.getLogger(__name__)
+Finish = Callable[[str, Trace | UnsupportedError], Trace]
+"""Function from a sentence and its answer, or the reason to decline it, to its trace."""
 
 
 class NativeCheckpoint:
@@ -111,30 +114,30 @@ class NativeCheckpoint:
         layers, masks = len(spec.layers), [layer.mask for layer in spec.layers]
         return Predictor(self.source, self.encoder, layers, spec.heads.count, partial(cut_logits, self.model), masks)
 
-    def answers(self, texts: Sequence[str], pair: str | None) -> Iterator[Trace | UnsupportedError]:
-        """Yield the attention of each sentence, in order, or the reason to decline it.
+    def traces(self, texts: Sequence[str], pair: str | None, finish: Finish) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order, as `finish` makes it of the answer or the reason to decline.
 
-        Consecutive sentences are packed (`ragged_batch`), by their lengths and the model's widths alone.
+        Consecutive sentences are packed (`forward.RaggedBatch`), by their lengths and the model's widths alone.
         """
         pack: list[EncodedInput] = []
-        tokens = 0
+        tokens = start = 0
         for text in texts:
             try:
                 sentence = self.encoder.encode(text, pair, None)
             except AttnError:
-                yield from self._answered(pack)
+                yield from map(finish, texts[start:], self._answered(pack))
                 raise
             length = len(sentence.tokens)
             if pack and tokens + length > self.model.batch_tokens:
-                yield from self._answered(pack)
-                pack, tokens = [], 0
+                yield from map(finish, texts[start:], self._answered(pack))
+                pack, tokens, start = [], 0, start + len(pack)
             pack.append(sentence)
             tokens += length
-        yield from self._answered(pack)
+        yield from map(finish, texts[start:], self._answered(pack))
 
-    def _answered(self, pack: Sequence[EncodedInput]) -> Iterator[Trace | UnsupportedError]:
+    def _answered(self, pack: Sequence[EncodedInput]) -> Iterable[Trace | UnsupportedError]:
         if not pack:
-            return
+            return ()
         begun, tokens, failure = perf_counter(), sum(len(item.tokens) for item in pack), None
         try:
             recorded = self.model.record([*map(TokenIds.of, pack)], self.layers, self._heads, self._mask)
@@ -143,16 +146,14 @@ class NativeCheckpoint:
         if failure is None:
             of_many = f" of {len(pack)} sentences" if len(pack) > 1 else ""
             _log.info("ran %d tokens%s in %.3f s", tokens, of_many, perf_counter() - begun)
-            yield from map(self._trace, pack, recorded)
-        elif len(pack) > 1:  # the sentence that fails shows when each is alone
-            for item in pack:
-                yield from self._answered([item])
-        elif isinstance(failure, UnsupportedError):
-            yield failure
-        elif isinstance(failure, MemoryError):
+            return map(self._trace, pack, recorded)
+        if len(pack) > 1:  # the sentence that fails shows when each is alone
+            return chain.from_iterable(self._answered([item]) for item in pack)
+        if isinstance(failure, UnsupportedError):
+            return (failure,)
+        if isinstance(failure, MemoryError):
             raise InputError(f"{tokens} tokens do not fit into memory; give fewer tokens or layers") from None
-        else:
-            raise failure
+        raise failure
 
     def _trace(self, sentence: EncodedInput, layers: list[LayerTrace]) -> Trace | UnsupportedError:
         arrays = (array for item in layers for array in (item.q, item.k, item.v) if array is not None)
@@ -163,6 +164,28 @@ class NativeCheckpoint:
         forward = NativeForward(self.model, TokenIds.of(sentence), self._mask)
         text, pair, notes = sentence.text, sentence.pair, sentence.notes
         return Trace(self.source, tokens, tokens, recorded, text, pair, notes=notes, forward=forward)
+
+
+@dataclass(frozen=True)
+class NativeForward:
+    """Computation of a trace, which can compute more of it."""
+
+    model: Model  # the model
+    sentence: TokenIds  # the text
+    mask: Expression | None  # in place of the model's own
+
+    def __reduce__(self) -> Any:
+        """Stay in this process: a trace that is sent to another one is sent without its model."""
+        return type(None), ()
+
+    def score_terms(self, layer: int, head: int, query: int, keys: Sequence[int]) -> ScoreTerms:
+        """Return what each writer adds to the scaled q·k of one query at some keys, by what wrote the key or the query.
+
+        The terms of either side add up to q·k · scale.
+        """
+        from attncli.engines.numpy.residual_stream import score_terms
+
+        return score_terms(self.model, self.sentence, self.mask, (layer, head), query, keys)
 
 
 def _parse_mask(mask: str | None) -> Expression | None:

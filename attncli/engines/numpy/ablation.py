@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli.attention import row_blocks
-from attncli.checkpoints.config_reader import UnsupportedError
-from attncli.engines.numpy.forward import Layer, Model, computing
-from attncli.engines.numpy.parallel import parallel_for
-from attncli.engines.numpy.ragged_batch import GroupHeads, RaggedBatch, TokenIds
+from attncli.checkpoints.checkpoint_folder import UnsupportedError
+from attncli.engines.cpu import parallel_for
+from attncli.engines.numpy.forward import GroupHeads, Layer, Model, RaggedBatch, TokenIds, computing
 from attncli.engines.predictor import Cut, CutLogits, Logits, Replacement
 from attncli.errors import NotExposedError
 from attncli.masks.expressions import And, Expression, RuleMask

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from attncli.checkpoints.config_reader import ConfigReader, UnsupportedError
+from attncli.checkpoints.checkpoint_folder import ConfigReader, UnsupportedError
 from attncli.checkpoints.tensors.gguf import ARCHITECTURES, FREQUENCIES, GgufFile
-from attncli.engines.numpy.rope import rope_of
+from attncli.engines.numpy.families import rope_of
 from attncli.files import to_float32
 
 _FIELDS = {

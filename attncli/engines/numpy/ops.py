@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.engines.numpy.parallel import blocks, parallel_for
+from attncli.engines.cpu import blocks, parallel_for
 from attncli.files import to_float32
 
 if TYPE_CHECKING:

@@ -12,15 +12,13 @@ A direction d is pulled back from the score, layer by layer, through the transpo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attncli.engines.numpy.forward import Addition, Layer, Model, computing
+from attncli.engines.numpy.forward import Addition, Layer, Model, RaggedBatch, TokenIds, computing
 from attncli.engines.numpy.ops import rotated
-from attncli.engines.numpy.ragged_batch import RaggedBatch, TokenIds
 from attncli.masks.expressions import Expression
 
 if TYPE_CHECKING:
@@ -40,47 +38,39 @@ class ResidualWriter(NamedTuple):
     head: int | None = None  # which head it is
 
 
-@dataclass(frozen=True)
-class NativeForward:
-    """Computation of a trace, which can compute more of it."""
+ScoreTerms = dict[str, dict[ResidualWriter, "Terms"]]
 
-    model: Model  # the model
-    sentence: TokenIds  # the text
-    mask: Expression | None  # in place of the model's own
 
-    def __reduce__(self) -> Any:
-        """Stay in this process: a trace that is sent to another one is sent without its model."""
-        return type(None), ()
+def score_terms(
+    model: Model, sentence: TokenIds, mask: Expression | None, head: tuple[int, int], query: int, keys: Sequence[int]
+) -> ScoreTerms:
+    """Return what each writer adds to the scaled q·k of one query at some keys; see `NativeForward.score_terms`.
 
-    def score_terms(
-        self, layer: int, head: int, query: int, keys: Sequence[int]
-    ) -> dict[str, dict[ResidualWriter, Terms]]:
-        """Return what each writer adds to the scaled q·k of one query at some keys, by what wrote the key or the query.
-
-        The terms of either side add up to q·k · scale.
-        """
-        batch = RaggedBatch([self.sentence])
-        *below, last = self.model.layers(layer, self.mask)
-        with computing(batch.longest):
-            streams = [self.model.embed(batch)]
-            for lower in below:
-                streams.append(lower.finish(streams[-1], lower.head_outputs(lower.project_qkv(streams[-1], batch))))
-            stream = streams.pop()
-            ((_, q, k, _),) = last.project_qkv(stream, batch)
-            key_head = head * len(k) // len(q)
-            sides = {"key": Reads(self.model, keys), "query": Reads(self.model, [query] * len(keys))}
-            sides["key"].pull_back_score(last, stream, "key", key_head, q[head, [query] * len(keys)])
-            sides["query"].pull_back_score(last, stream, "query", head, k[key_head, keys])
-            for lower in reversed(below):
-                stream, additions = streams.pop(), list[Addition]()
-                with self.model.weights.held():
-                    outputs = lower.head_outputs(lower.project_qkv(stream, batch))
-                    lower.finish(stream, outputs, additions)
-                    for reads in sides.values():
-                        reads.pull_back_layer(lower, outputs, *additions)
-            for reads in sides.values():
-                reads.pull_back_embedding(batch)
-        return {side: reads.terms for side, reads in sides.items()}
+    `head` is a layer and its head, `mask` stands in place of the model's own.
+    """
+    layer, index = head
+    batch = RaggedBatch([sentence])
+    *below, last = model.layers(layer, mask)
+    with computing(batch.longest):
+        streams = [model.embed(batch)]
+        for lower in below:
+            streams.append(lower.finish(streams[-1], lower.head_outputs(lower.project_qkv(streams[-1], batch))))
+        stream = streams.pop()
+        ((_, q, k, _),) = last.project_qkv(stream, batch)
+        key_head = index * len(k) // len(q)
+        sides = {"key": Reads(model, keys), "query": Reads(model, [query] * len(keys))}
+        sides["key"].pull_back_score(last, stream, "key", key_head, q[index, [query] * len(keys)])
+        sides["query"].pull_back_score(last, stream, "query", index, k[key_head, keys])
+        for lower in reversed(below):
+            stream, additions = streams.pop(), list[Addition]()
+            with model.weights.held():
+                outputs = lower.head_outputs(lower.project_qkv(stream, batch))
+                lower.finish(stream, outputs, additions)
+                for reads in sides.values():
+                    reads.pull_back_layer(lower, outputs, *additions)
+        for reads in sides.values():
+            reads.pull_back_embedding(batch)
+    return {side: reads.terms for side, reads in sides.items()}
 
 
 class Reads:

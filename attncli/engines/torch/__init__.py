@@ -6,6 +6,8 @@ Architectures that read more than text are refused by their name here, before th
 
 from __future__ import annotations
 
+import gc
+import importlib
 import logging
 import sys
 from collections.abc import Mapping
@@ -35,6 +37,15 @@ def announce_import(what: str, snapshot: Snapshot) -> None:
     from attncli.checkpoints.hub import silence_transformers
 
     silence_transformers()
+    is_collecting = gc.isenabled()
+    gc.disable()  # these imports make a million objects and no garbage
+    try:
+        importlib.import_module("transformers.modeling_utils")
+    finally:
+        gc.freeze()
+        gc.unfreeze()  # all of them are old from here on, and not looked through now
+        if is_collecting:
+            gc.enable()
 
 
 _REFUSED = {

@@ -15,8 +15,8 @@ from transformers import MODEL_MAPPING, AutoModel, AutoModelForCausalLM
 from transformers import __version__ as transformers_version
 
 from attncli.checkpoints.hub import Download, first_sentence, translate_errors
+from attncli.checkpoints.tensors import check_types, check_unread, wrong_shape
 from attncli.checkpoints.tensors.open_store import is_plain, open_store
-from attncli.checkpoints.weight_checks import check_types, check_unread, wrong_shape
 from attncli.encoding.auto_tokenizer import hub_arguments, positions
 from attncli.engines.torch.attention_modules import truncated_class
 from attncli.engines.torch.configuration import layer_count

@@ -22,9 +22,8 @@ from attncli.engines.torch.text_model import TextModel
 from attncli.errors import InputError, NotExposedError
 from attncli.files import to_numpy
 from attncli.text import visible
-from attncli.trace.byte_pieces import decode_pieces
 from attncli.trace.layer import LayerTrace
-from attncli.trace.tokens import Token
+from attncli.trace.tokens import Token, decode_pieces
 
 _PROJECTIONS = ("o_proj", "c_proj", "out_proj", "dense", "wo")  # names of output projections
 

@@ -20,9 +20,8 @@ from matplotlib.patches import Patch
 from matplotlib.transforms import Bbox
 
 from attncli.errors import UsageError
-from attncli.render.axes import MARK, STEPS, Axis, titled
-from attncli.render.heatmap import Heatmap, heatmap_of, scale_of_layer
-from attncli.render.legend import ticks
+from attncli.render.heatmap import Heatmap, heatmap_of, scale_of_layer, ticks
+from attncli.render.matrix import MARK, STEPS, Axis, titled
 from attncli.render.palette import ODD_COLORS, Palette, Scale
 from attncli.text import plural
 from attncli.trace.layer import LayerTrace

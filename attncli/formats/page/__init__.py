@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from attncli.analysis.labels import HeadKey, Label, labels_of_heads, most_telling
+from attncli.analysis.metrics import HeadKey, Label, labels_of_heads, most_telling
 from attncli.errors import InputError, UsageError
 from attncli.formats.page.packing import odd_codes, pack_halves, pack_mask, pack_pixels, pack_weights
-from attncli.render.legend import ticks
+from attncli.render.heatmap import ticks
 from attncli.render.palette import COLORMAPS, DEFAULT_RAMP, ODD_COLORS, WIDEST, Palette, Scale
 from attncli.render.picture import canvases, facts_of, resized
 from attncli.render.sections import headline, proof_line

@@ -10,12 +10,11 @@ import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from attncli.render.axes import LONGEST_LABEL, MARK, titled
-from attncli.render.cell_grid import HALF, NARROW, WIDE, CellGrid, GridCell, map_lines
+from attncli.render.block import Bounds, crop, join_facts
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.pane import KEY, QUERY, CellCursor, PaneContent, pad
-from attncli.render.fit import Bounds, crop, join_facts
-from attncli.render.legend import legend_line
+from attncli.render.heatmap import legend_line
+from attncli.render.matrix import HALF, LONGEST_LABEL, MARK, NARROW, WIDE, CellGrid, GridCell, map_lines, titled
 from attncli.render.palette import BOLD, DIM, Palette
 
 if TYPE_CHECKING:

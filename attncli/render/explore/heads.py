@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from attncli.render.axes import titled
-from attncli.render.cell_grid import HALF, NARROW, WIDE, GridCell, map_lines
+from attncli.render.block import Bounds, crop, join_facts
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.pane import QUERY, PaneContent, pad
-from attncli.render.fit import Bounds, crop, join_facts
+from attncli.render.matrix import HALF, NARROW, WIDE, GridCell, map_lines, titled
 from attncli.render.palette import BOLD, Palette
 
 if TYPE_CHECKING:

@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attncli.attention import row_blocks
-from attncli.render.axes import Axis
-from attncli.render.cell_grid import CellGrid, GridCell
 from attncli.render.heatmap import Extent, Heatmap, joined
+from attncli.render.matrix import Axis, CellGrid, GridCell
 from attncli.render.palette import Scale
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.top_keys import drawn_cells
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
-    from attncli.render.fit import Bounds
+    from attncli.render.block import Bounds
     from attncli.render.picture import Pixels
     from attncli.trace.layout import SideLayout
     from attncli.trace.view import Ramp
@@ -77,7 +75,7 @@ class LayerViewCache:
     def cells(self, head: int, rows: range) -> Heatmap:
         """Return some rows of a head, with all keys."""
         own = self.layer.head(head, rows)
-        weights, drawn = own.weights, drawn_cells(own)
+        weights, drawn = own.weights, own.drawn
         return Heatmap("", weights, drawn, Extent.of(weights, drawn))
 
     def pooled(self, head: int, steps: tuple[int, int]) -> Heatmap:

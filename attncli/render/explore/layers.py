@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from rich.segment import Segment
 
-from attncli.analysis.metric_names import MEANINGS, UNITS, Metric
-from attncli.render.axes import Axis
-from attncli.render.cell_grid import NARROW, WIDE, CellGrid, GridCell, map_lines
+from attncli.analysis import MEANINGS, UNITS, Metric
+from attncli.render.block import Bounds, crop, join_facts, part_around
 from attncli.render.explore.pane import QUERY, PaneContent, pad
-from attncli.render.fit import Bounds, crop, join_facts, part_around
-from attncli.render.legend import legend_line
+from attncli.render.heatmap import legend_line
+from attncli.render.matrix import NARROW, WIDE, Axis, CellGrid, GridCell, map_lines
 from attncli.render.palette import DIM, Palette, Scale
 
 _WITH_NUMBER = GridCell(5, 1)

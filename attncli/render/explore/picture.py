@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.render.axes import titled
+from attncli.render.block import Bounds, join_facts
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.pane import CellCursor, PaneContent
-from attncli.render.fit import Bounds, join_facts
+from attncli.render.matrix import titled
 from attncli.render.palette import Palette, Scale
 from attncli.render.picture import CHOSEN, OWN, HeadLook, PictureView
 

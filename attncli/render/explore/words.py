@@ -10,10 +10,9 @@ from rich.segment import Segment
 
 from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.render.bars import TableFormat
-from attncli.render.block import Block, block
+from attncli.render.block import Block, Bounds, block, crop, join_facts
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.pane import KEY, QUERY, CellCursor, PaneContent
-from attncli.render.fit import Bounds, crop, join_facts
 from attncli.render.palette import DIM, Palette
 from attncli.render.sections import proof_line, what_ran
 from attncli.render.sentence import SentenceLine, sentence
