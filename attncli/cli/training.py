@@ -13,8 +13,7 @@ import numpy as np
 
 from attncli.analysis.training import DEFAULT_RULES, TrainingHistory, parse_rules
 from attncli.cli import options
-from attncli.cli.environment import Environment, print_error
-from attncli.cli.terminal import is_accessible
+from attncli.cli.environment import Environment, is_accessible, print_error
 from attncli.errors import AttnError, ExitCode, InputError, UsageError
 from attncli.formats import DATASETS, DRAWN
 from attncli.formats.training import TrainingTable

@@ -96,8 +96,8 @@ def _measured(call: AttentionCall) -> _Rows | None:
     if q is None or k is None or call.scale is None or call.unsupported is not None:
         return None
     q, k = _wide(of_rows(q)) * call.scale, _wide(k)
-    together = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # the queries of all heads that share keys
-    scores = _matmul(together, k.mT).unflatten(2, (-1, rows)).flatten(1, 2) + bias
+    together = q.reshape(len(q), k.shape[1], -1, q.shape[-1])  # the queries of all heads that share keys
+    scores = _matmul(together, k.mT).reshape(-1, q.shape[1], rows, keys) + bias
     scores = scores if call.softcap is None else call.softcap * (scores / call.softcap).tanh()
     scores = scores.masked_fill(~allowed, -torch.inf)
     sinks = [] if call.sinks is None else [of_rows(call.sinks).to(scores).expand(*scores.shape[:3], 1)]

@@ -9,11 +9,11 @@ from rich.console import RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from attncli.analysis.metric_names import MEANINGS
+from attncli.analysis.__init__ import MEANINGS
 from attncli.analysis.training import TrainingHistory
 from attncli.recording.call import METRICS
 from attncli.render.block import COMFORTABLE, Block, block, trimmed
-from attncli.render.legend import ramp_line
+from attncli.render.heatmap import ramp_line
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.text import plural
