@@ -12,7 +12,7 @@ import numpy as np
 
 from attncli.errors import UsageError
 from attncli.recording.call import COLUMNS, METRICS, LayerMetrics
-from attncli.text import as_ranges, did_you_mean, visible
+from attncli.text import as_ranges, names_in, visible
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -35,19 +35,23 @@ class WarningRule(NamedTuple):
 DEFAULT_RULES = (
     WarningRule("max_score", ">", 100, 50), WarningRule("entropy", "<", 0.1, 0.5), WarningRule("sink", ">", 0.9, 0.45)
 )  # fmt: skip
+# Values of columns: heads that fell to the first in some step and rose to the second until the last have changed.
+_CHANGES = {
+    "collapsed onto the first position": ("sink", 0.45, 0.9),
+    "went silent, with about the same weight on all keys": ("uniformity", 0.7, 0.95),
+    "became copies of another head of their layer": ("similarity", 0.9, 0.99),
+    "became NaN": ("is_nan", 0, 1),
+}
 
 
 def parse_rules(text: str) -> tuple[WarningRule, ...]:
     """Return the rules of an expression such as `max_score>50, entropy<0.1`; UsageError if it is none."""
     rules = []
     for part in text.split(","):
-        matched = _RULE.fullmatch(part)
-        if matched is None:
+        if (matched := _RULE.fullmatch(part)) is None:
             raise UsageError(f"--warn '{visible(part.strip())}': expected METRIC>NUMBER or METRIC<NUMBER, with commas")
-        metric, sign, limit = matched.groups()
-        if metric not in METRICS:
-            raise UsageError(f"--warn '{metric}': expected one of {', '.join(METRICS)}{did_you_mean(metric, METRICS)}")
-        rules.append(WarningRule(metric, sign, float(limit)))
+        names_in("--warn", matched[1], METRICS)
+        rules.append(WarningRule(matched[1], matched[2], float(matched[3])))
     return tuple(rules)
 
 
@@ -60,29 +64,22 @@ class HeadWarning(NamedTuple):
     heads: Sequence[int]
 
     def __str__(self) -> str:
-        values = self.layer.values[COLUMNS.index(self.rule.metric), self.heads]
+        metric, sign, limit, _ = self.rule
+        values = self.layer.values[COLUMNS.index(metric), self.heads]
         numbers = " to ".join(dict.fromkeys(f"{value:.3g}" for value in (values.min(), values.max())))
         where = ", ".join(filter(None, (self.layer.module, self.layer.place)))
         heads = f"layer {self.layer.layer} head{'s' * (len(self.heads) > 1)} {as_ranges(self.heads)}"
-        bound = f"{_COMPARE[self.rule.sign][1]} {self.rule.limit:g}"
-        return f"step {self.step}: {heads} ({where}): {self.rule.metric} {numbers}, {bound}"
+        return f"step {self.step}: {heads} ({where}): {metric} {numbers}, {_COMPARE[sign][1]} {limit:g}"
 
 
 class TrainingHistory:
-    """The metrics of all heads over the measured steps.
-
-    Attributes:
-        sizes: how many heads each layer has.
-        warnings: in the order in which they came.
-        measured: how many steps were added.
-        steps: those that are held, and the `COLUMNS` of all heads.
-    """
+    """The metrics of all heads over the measured steps."""
 
     def __init__(self, rules: Sequence[WarningRule] = DEFAULT_RULES) -> None:
-        self.sizes: dict[int, int] = {}
-        self.warnings: list[HeadWarning] = []
-        self.measured, self._rules = 0, rules
-        self.steps: dict[int, Float[np.ndarray, "C N"]] = {}
+        self.sizes: dict[int, int] = {}  # how many heads each layer has
+        self.warnings: list[HeadWarning] = []  # in the order in which they came
+        self.measured, self._rules = 0, rules  # how many steps were added
+        self.steps: dict[int, Float[np.ndarray, "C N"]] = {}  # the columns of all heads, in steps that are held
         self._first: dict[int, Float[np.ndarray, "C H"]] = {}
         self._warned: set[tuple[WarningRule, int, int]] = set()
 
@@ -115,6 +112,10 @@ class TrainingHistory:
 
     def over_time(self, metric: str) -> Float[np.ndarray, "N S"]:
         """Return a column of all heads in the steps that are held; NaN where a layer did not run."""
+        if metric == "is_nan":
+            return np.isnan(self.over_time("entropy")).astype(float)
+        if metric == "uniformity":
+            return self.over_time("effective_keys") / self.over_time("keys")
         values, count = [each[COLUMNS.index(metric)] for each in self.steps.values()], sum(self.sizes.values())
         return np.array([np.pad(each, (0, count - len(each)), constant_values=np.nan) for each in values]).T
 
@@ -127,16 +128,9 @@ class TrainingHistory:
             return np.nan_to_num((highest - lowest) / most)
 
     def changes(self) -> dict[str, list[str]]:
-        """Return which heads collapsed onto the first position, went silent, or became copies of another."""
-        entropy, uniform = self.over_time("entropy"), self.over_time("effective_keys") / self.over_time("keys")
-        rises = {  # from at most the first number in some step to at least the second at the end
-            "collapsed onto the first position": (self.over_time("sink"), 0.45, 0.9),
-            "went silent, with about the same weight on all keys": (uniform, 0.7, 0.95),
-            "became copies of another head of their layer": (self.over_time("similarity"), 0.9, 0.99),
-            "have no numbers any more, but NaN": (np.isnan(entropy).astype(float), 0, 1),
-        }
-        found = {
-            what: [*compress(self.names, (np.nanmin(values, axis=1, initial=np.inf) <= low) & (values[:, -1] >= high))]
-            for what, (values, low, high) in rises.items()
-        }
+        """Return which heads changed in one of the ways that are reported."""
+        found = {}
+        for what, (metric, low, high) in _CHANGES.items():
+            values = self.over_time(metric)
+            found[what] = [*compress(self.names, (np.fmin.reduce(values, axis=1) <= low) & (values[:, -1] >= high))]
         return {what: heads for what, heads in found.items() if heads}

@@ -27,16 +27,11 @@ _OPTIMIZER = "optimizer step"
 
 
 class StepMeter:
-    """Counts steps, and hands over the number and the layers of each N-th and of the first, while the program waits.
-
-    Attributes:
-        unit: of the steps: `optimizer step`, `backward` or `forward`; empty before the first.
-        steps: how many have ended.
-        sampling: how many query positions are measured, if not all.
-    """
+    """Counts steps, and hands over the number and the layers of each N-th and of the first, while the program waits."""
 
     def __init__(self, every: int, on_step: Callable[[int, list[LayerMetrics]], object], notes: Notes) -> None:
-        self.unit, self.steps, self.sampling = "", 0, ""
+        self.unit, self.steps = "", 0  # `optimizer step`, `backward` or `forward`, and how many have ended
+        self.sampling = ""  # how many query positions are measured, if not all
         self._every, self._on_step, self._notes, self._process = every, on_step, notes, os.getpid()
         self._layers: dict[tuple[CallSite, int], int] = {}  # the second counts calls at a place in a run of its module
         self._runs: Counter[tuple[CallSite, int]] = Counter()

@@ -51,8 +51,9 @@ def _strip(history: TrainingHistory, metric: str, palette: Palette, width: int, 
     count = min(len(steps), room)
     each = min(room // count, _WIDEST_CELL)
     drawn = values[shown][:, np.linspace(0, len(steps) - 1, count).round().astype(int)]
-    highest = float(values[np.isfinite(values)].max(initial=0.0)) or 1.0
-    scale = Scale.up_to(highest, "log" if metric == "max_score" else "linear")
+    finite = values[np.isfinite(values)]
+    scale = Scale.up_to(float(finite.max(initial=0.0)) or 1.0, "log" if metric == "max_score" else "linear")
+    scale = scale._replace(low=max(scale.low, float(finite.min(initial=scale.high)))) if scale.low else scale
     more = f" · {plural(len(names) - len(shown), 'head')} moved less" * (len(shown) < len(names))
     lines = [[Segment(metric, BOLD), Segment(f": {MEANINGS[metric]}{more}", DIM)]]
     for index, cells in zip(shown, palette.cells(drawn, np.isfinite(drawn), scale, 1), strict=True):
@@ -60,6 +61,6 @@ def _strip(history: TrainingHistory, metric: str, palette: Palette, width: int, 
         numbers = "".join(number_text(values[index][at], 2).rjust(_NUMBER) for at in (0, -1))
         lines.append([Segment(names[index].ljust(label)), *colors, Segment(numbers)])
     first, last = f"step {steps[0]}", str(steps[-1])
-    axis = first + last.rjust(max(count * each - len(first), len(last) + 1))
+    axis = first + last.rjust(max(count * each - len(first), len(last) + 1)) * (count > 1)
     lines.append([Segment("".ljust(label) + axis.ljust(count * each) + "   first    last", DIM)])
     return block([*lines, trimmed(ramp_line(scale, palette, width, each))])
