@@ -45,7 +45,7 @@ _CHANGES = {
 
 
 def parse_rules(text: str) -> tuple[WarningRule, ...]:
-    """Return the rules of an expression such as `max_score>50, entropy<0.1`; UsageError if it is none."""
+    """Parse rules such as `max_score>50, entropy<0.1`; raise UsageError where they are wrong."""
     rules = []
     for part in text.split(","):
         if (matched := _RULE.fullmatch(part)) is None:
