@@ -94,9 +94,9 @@ class TrainingRun:
             self._note([*self._notes, *missing])
             if self._table is not None:
                 self._table.close()
-            self._show("table", self._output.changed(output=None))
-            if self._form in DRAWN and self._output.file is not None:
-                self._show(self._form, self._output)
+            files = [self._output] if self._form in DRAWN and self._output.file is not None else []
+            for output in [] if missing else [self._output.changed(output=None), *files]:
+                self._show("table" if output.file is None else self._form, output)
         except AttnError as error:
             print_error(str(error))
             return error.exit_code
@@ -107,8 +107,7 @@ class TrainingRun:
 
     def _show(self, form: str, output: options.StderrOutput) -> None:
         history, meter = self._history, self._meter
-        if not history.measured or meter is None:
-            return
+        assert meter is not None
         parts = plural(len(history.sizes), "layer"), plural(len(history.names), "head"), meter.sampling
         of = f"{self._of_rank}{history.measured:,} of {plural(meter.steps, meter.unit)} measured"
         with output.view(self._stderr, form, "run") as canvas:

@@ -119,7 +119,7 @@ def test_each_rank_writes_its_own_part(train: Path) -> None:
         (["--every", "2", "--warn", "sink"], USAGE, "expected METRIC>NUMBER or METRIC<NUMBER"),
         (["--warn", "sink>1"], USAGE, "give --every N"),
         (["--fail"], USAGE, "give --every N"),
-        (["--every", "2", "--expect", "causal"], USAGE, "--every, which measures and checks no mask"),
+        (["--every", "2", "--expect", "causal"], USAGE, "--every, which checks no mask"),
         (["--every", "2", "-F", "json"], USAGE, "give -o stats.jsonl"),
         (["-o", "x.svg"], USAGE, "give --every N"),
         (["--every", "2", "-o", "no/x.csv"], INPUT, "mkdir -p no"),
