@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from attncli.recording.training import StepMeter
 
 _PAUSE = 0.5  # seconds between two live lines
-_MOST_LINES = 4  # of warnings in a step
 
 
 class TrainingRun:
@@ -63,9 +62,7 @@ class TrainingRun:
         return self._meter.watching()
 
     def _add(self, step: int, layers: list[LayerMetrics]) -> None:
-        warnings = self._history.add(step, layers)
-        lines = [f"warning: {warning}" for warning in warnings[:_MOST_LINES]]
-        lines += [f"warning: step {step}: {len(warnings) - _MOST_LINES} more"] if len(warnings) > _MOST_LINES else []
+        lines = [f"warning: {warning}" for warning in self._history.add(step, layers)]
         try:
             if self._table is not None:
                 self._table.add(step, layers)

@@ -137,8 +137,10 @@ class AttentionCall:
 
 
 METRICS = ("max_score", "entropy", "effective_keys", "sink", "previous", "distance")
-# And how many keys a row may attend to; the cosine with the weights of the most similar head, and its index.
-COLUMNS = (*METRICS, "keys", "similarity", "twin")
+# And how many keys a row may attend to, the part of them that is effective, and the cosine with the weights of the most
+# similar head.
+NAMES = (*METRICS, "keys", "uniformity", "similarity")
+COLUMNS = (*NAMES, "twin")  # which is that head
 
 
 class LayerMetrics(NamedTuple):

@@ -181,7 +181,7 @@ def _head_metrics(sums: Sequence[Float[Tensor, "13+H H"]]) -> Float[np.ndarray, 
     sizes = products.diagonal().sqrt()
     similarity, twin = (products / sizes / sizes[:, None]).fill_diagonal_(-torch.inf).max(0)
     twin = torch.where(similarity.isfinite(), twin, torch.nan)  # none where a layer has one head
-    columns = torch.stack([highest, *means, similarity, twin])
+    columns = torch.stack([highest, *means, means[1] / means[-1], similarity, twin])
     return columns.masked_fill(columns.isneginf(), torch.nan).float().numpy()
 
 

@@ -32,7 +32,6 @@ def training_parts(
     yield Text(headline)
     lines = [str(warning) for warning in history.warnings[:_MOST_WARNINGS]]
     lines += [plural(len(history.warnings) - len(lines), "more warning")] if len(history.warnings) > len(lines) else []
-    lines += [f"{what}: {', '.join(heads)}" for what, heads in history.changes().items()]
     # The entropy tells nothing that its exponential does not.
     ranked = sorted((name for name in METRICS if name != "entropy"), key=lambda name: -history.movement(name).max())
     most = None if height is None else max((height - len(lines) - 4) // _STRIPS - _AROUND, _LEAST_HEADS)

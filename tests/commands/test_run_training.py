@@ -68,7 +68,7 @@ def test_a_table_has_a_row_for_each_head_and_step(file: str, train: Path) -> Non
 
 
 def test_a_warning_is_a_line_as_it_comes_and_an_exit_code_on_request(train: Path) -> None:
-    arguments = ("--every", "2", "--warn", "keys>0"), ("--every", "2", "--warn", "effective_keys>1, sink<0")
+    arguments = ("--every", "2", "--warn", "twin>0"), ("--every", "2", "--warn", "effective_keys>1, sink<0")
     assert run(*arguments[0]).returncode == USAGE
     assert run(*arguments[1]).returncode == 0
     ran = run(*arguments[1], "--fail")
