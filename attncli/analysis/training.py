@@ -13,7 +13,7 @@ from attncli.recording.call import COLUMNS, NAMES, LayerMetrics
 from attncli.text import as_ranges, names_in, visible
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
 
 _MOST_STEPS = 512  # that are held for the picture; of more, every other one is left out
 _RULE = re.compile(r"\s*(\w+)\s*([<>])\s*(-?\d*\.?\d+)\s*")
@@ -81,10 +81,10 @@ class TrainingHistory:
         self.warnings: list[HeadWarning] = []  # in the order in which they came
         self.measured, self._rules = 0, rules  # how many steps were added
         self.steps: dict[int, Float[np.ndarray, "C N"]] = {}  # the columns of all heads, in steps that are held
-        self._ready: dict[tuple[WarningRule, int], Bool[np.ndarray, " H"]] = {}  # heads of layers to be warned of
+        self._states: dict[tuple[WarningRule, int], Int[np.ndarray, " H"]] = {}  # 1 may be warned of, 2 was
 
     def add(self, step: int, layers: Iterable[LayerMetrics]) -> list[HeadWarning]:
-        """Add a step, and return its warnings: of a head one by each rule, until it was within the start again."""
+        """Add a step, and return the warnings of heads that had none by the same rule."""
         current = {layer.layer: layer for layer in layers}
         self.sizes |= {number: layer.values.shape[1] for number, layer in current.items() if number not in self.sizes}
         if len(self.steps) >= _MOST_STEPS:
@@ -96,11 +96,11 @@ class TrainingHistory:
         for rule in self._rules:
             for number, layer in current.items():
                 column = layer.values[COLUMNS.index(rule.metric)]
-                ready = self._ready.setdefault((rule, number), np.full(len(column), rule.start is None))
+                states = self._states.setdefault((rule, number), np.full(len(column), int(rule.start is None)))
                 if rule.start is not None:
-                    ready |= ~rule.is_beyond(column, rule.start)
-                heads = np.flatnonzero(ready & rule.is_beyond(column, rule.limit)).tolist()
-                ready[heads] = False
+                    np.maximum(states, ~rule.is_beyond(column, rule.start), out=states)
+                heads = np.flatnonzero((states == 1) & rule.is_beyond(column, rule.limit)).tolist()
+                states[heads] = 2
                 found += [HeadWarning(step, rule, layer, heads)] if heads else []
         self.warnings += found
         return found

@@ -51,8 +51,9 @@ def _strip(history: TrainingHistory, metric: str, palette: Palette, width: int, 
     each = min(room // count, _WIDEST_CELL)
     drawn = values[shown][:, np.linspace(0, len(steps) - 1, count).round().astype(int)]
     finite = values[np.isfinite(values)]
-    scale = Scale.up_to(float(finite.max(initial=0.0)) or 1.0, "log" if metric == "max_score" else "linear")
-    scale = scale._replace(low=max(scale.low, float(finite.min(initial=scale.high)))) if scale.low else scale
+    scale = Scale(0.0, float(finite.max(initial=0.0)) or 1.0)
+    if metric == "max_score":
+        scale = Scale(float(finite[finite > 0].min(initial=scale.high)), scale.high, "log")
     more = f" · {plural(len(names) - len(shown), 'head')} moved less" * (len(shown) < len(names))
     lines = [[Segment(metric, BOLD), Segment(f": {MEANINGS[metric]}{more}", DIM)]]
     for index, cells in zip(shown, palette.cells(drawn, np.isfinite(drawn), scale, 1), strict=True):

@@ -53,9 +53,10 @@ def test_the_same_loss_hides_a_collapse(programs: dict[str, Run]) -> None:
     losses = [float(torch.stack(run.result[40:50]).mean()) for run in (healthy, wrong)]
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
     assert healthy.history.warnings == []
-    found = {(one.rule.metric, one.layer.module): one for one in wrong.history.warnings}
-    assert {*found} == {("max_score", "blocks.1.attention"), ("entropy", "blocks.1.attention")}
-    assert all(one.step <= 50 and one.layer.place.endswith("training.py:25") for one in found.values())
+    warnings = wrong.history.warnings
+    assert {one.rule.metric for one in warnings if one.step <= 20} == {"max_score", "entropy"}
+    assert {one.layer.module for one in warnings} == {"blocks.1.attention"}
+    assert all(one.layer.place.endswith("training.py:25") for one in warnings)
     last = wrong.history.over_time("entropy")[:, -1]
     assert (last[4:] < 0.1).all()
     assert (last[:4] > 0.1).all()
