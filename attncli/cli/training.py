@@ -92,7 +92,7 @@ class TrainingRun:
             if self._table is not None:
                 self._table.close()
             files = [self._output] if self._form in DRAWN and self._output.file is not None else []
-            for output in [] if missing else [self._output.changed(output=None), *files]:
+            for output in [] if missing else [*files, self._output.changed(output=None)]:
                 self._show("table" if output.file is None else self._form, output)
         except AttnError as error:
             print_error(str(error))
