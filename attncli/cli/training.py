@@ -13,7 +13,7 @@ import numpy as np
 
 from attncli.analysis.training import DEFAULT_RULES, TrainingHistory, parse_rules
 from attncli.cli import options
-from attncli.cli.environment import Environment, is_accessible, print_error
+from attncli.cli.environment import Environment, is_accessible, measured_size, print_error
 from attncli.errors import AttnError, ExitCode, InputError, UsageError
 from attncli.formats import DATASETS, DRAWN
 from attncli.formats.training import TrainingTable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from attncli.recording.call import LayerMetrics
     from attncli.recording.training import StepMeter
 
-_PAUSE = 0.5  # seconds between two live lines
+_PAUSE, _LIVE = 0.5, 48  # seconds between two live lines, and the cells of each
 
 
 class TrainingRun:
@@ -40,7 +40,7 @@ class TrainingRun:
         self._of_rank = f"rank {self._rank} of {ranks}: " if ranks > 1 else ""
         self._table: TrainingTable | None = None
         self._meter: StepMeter | None = None
-        self._drawn = 0.0  # when the live line was, if it is there
+        self._drawn = 0.0  # when the live line was
         if self._form not in {*DATASETS, *DRAWN} or (self._form in DATASETS and output.file is None):
             raise UsageError(f"--every writes {', '.join(DATASETS)} or a picture to a file; give -o stats.jsonl")
         if output.file is not None:
@@ -68,19 +68,21 @@ class TrainingRun:
                 self._table.add(step, layers)
         except InputError as error:
             self._table, lines = None, [*lines, f"{error}; the table ends before step {step}"]
-        self._note(lines)
+        if lines:
+            self._note(lines)
         if self._stderr.has_live_stderr() and not is_accessible() and monotonic() > self._drawn + _PAUSE:
             scores, entropies = np.hstack([layer.values[:2] for layer in layers])
             worst = np.nanmax(scores, initial=-np.inf), np.nanmin(entropies, initial=np.inf)
-            # What is printed next begins in its place.
-            sys.stderr.write("\r\x1b[2Kstep {:,} · max_score {:.2f} · entropy {:.2f}\r".format(step, *worst))
+            text = "step {:,} · max_score {:.2f} · entropy {:.2f}".format(step, *worst)
+            # At the right: the output of the program begins at the left.
+            column = measured_size(sys.stderr)[0] - _LIVE
+            sys.stderr.write(f"\x1b7\x1b[{column}G\x1b[2m{text:>{_LIVE}}\x1b[22m\x1b8")
             sys.stderr.flush()
             self._drawn = monotonic()
 
     def _note(self, lines: Sequence[str]) -> None:
-        if self._drawn and lines:
-            sys.stderr.write("\x1b[2K")
-            self._drawn = 0.0
+        if self._drawn:  # the live line is there
+            sys.stderr.write("\x1b[K")
         for line in lines:
             self._stderr.note(f"{self._of_rank}{line}")
 
