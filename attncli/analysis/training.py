@@ -117,8 +117,7 @@ class TrainingHistory:
 
     def movement(self, metric: str) -> Float[np.ndarray, " N"]:
         """Return how far each head went, as a share of how far it could."""
-        values, keys = self.over_time(metric), float(np.nanmax(self.over_time("keys"), initial=2))
-        highest, lowest = np.fmax.reduce(values, axis=1), np.fmin.reduce(values, axis=1)
-        most = {"max_score": np.abs(highest), "effective_keys": keys, "distance": keys}.get(metric, 1.0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.nan_to_num((highest - lowest) / most)
+        values = self.over_time(metric)
+        values[~np.isfinite(values)] = np.nan
+        most = 1.0 if metric in ("sink", "previous") else np.fmax.reduce(np.abs(values), axis=None, initial=1e-9)
+        return np.nan_to_num((np.fmax.reduce(values, axis=1) - np.fmin.reduce(values, axis=1)) / most)

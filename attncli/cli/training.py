@@ -13,11 +13,11 @@ import numpy as np
 
 from attncli.analysis.training import DEFAULT_RULES, TrainingHistory, parse_rules
 from attncli.cli import options
-from attncli.cli.environment import Environment, is_accessible, measured_size, print_error
-from attncli.errors import AttnError, ExitCode, InputError, UsageError
+from attncli.cli.environment import Environment, is_accessible, measured_size
+from attncli.errors import ExitCode, InputError, UsageError
 from attncli.formats import DATASETS, DRAWN
-from attncli.formats.training import TrainingTable
-from attncli.recording.notes import Notes, described
+from attncli.formats.rows import TrainingTable
+from attncli.recording.notes import Notes
 from attncli.recording.run_script import Program, rank_of_process, run_program
 from attncli.render.training import training_parts
 from attncli.text import plural
@@ -68,8 +68,7 @@ class TrainingRun:
                 self._table.add(step, layers)
         except InputError as error:
             self._table, lines = None, [*lines, f"{error}; the table ends before step {step}"]
-        if lines:
-            self._note(lines)
+        self._note(lines)
         if self._stderr.has_live_stderr() and not is_accessible() and monotonic() > self._drawn + _PAUSE:
             scores, entropies = np.hstack([layer.values[:2] for layer in layers])
             worst = np.nanmax(scores, initial=-np.inf), np.nanmin(entropies, initial=np.inf)
@@ -81,34 +80,26 @@ class TrainingRun:
             self._drawn = monotonic()
 
     def _note(self, lines: Sequence[str]) -> None:
-        if self._drawn:  # the live line is there
+        if self._drawn and lines:  # the live line may be there
             sys.stderr.write("\x1b[K")
         for line in lines:
             self._stderr.note(f"{self._of_rank}{line}")
 
     def _report(self, fails: bool) -> int:
         """Finish the table, and show the picture; return the exit code that the warnings ask for."""
-        missing = [] if self._history.measured else ["no attention was measured in a step of training"]
-        try:
-            self._note([*self._notes, *missing])
+        history, meter, output = self._history, self._meter, self._output
+        missing = [] if history.measured else ["no attention was measured in a step of training"]
+        self._note([*self._notes, *missing])
+        if meter is not None and history.measured:
             if self._table is not None:
                 self._table.close()
-            files = [self._output] if self._form in DRAWN and self._output.file is not None else []
-            for output in [] if missing else [*files, self._output.changed(output=None)]:
-                self._show("table" if output.file is None else self._form, output)
-        except AttnError as error:
-            print_error(str(error))
-            return error.exit_code
-        except Exception as fault:
-            print_error(f"the picture cannot be shown: {described(fault)}")
-        is_wrong = bool(self._history.warnings or missing) or self._notes.fault is not None
+            parts = plural(len(history.sizes), "layer"), plural(len(history.names), "head"), meter.sampling
+            of = f"{self._of_rank}{history.measured:,} of {plural(meter.steps, meter.unit)} measured"
+            headline = " · ".join(filter(None, (of, *parts)))
+            files = [output] if self._form in DRAWN and output.file is not None else []
+            for one in [*files, output.changed(output=None)]:
+                with one.view(self._stderr, "table" if one.file is None else self._form, "run") as canvas:
+                    palette = canvas.palette("viridis")
+                    canvas.show(training_parts(history, headline, palette, canvas.width, canvas.height))
+        is_wrong = bool(history.warnings or missing) or self._notes.fault is not None
         return ExitCode.FINDINGS if is_wrong and fails else ExitCode.OK
-
-    def _show(self, form: str, output: options.StderrOutput) -> None:
-        history, meter = self._history, self._meter
-        assert meter is not None
-        parts = plural(len(history.sizes), "layer"), plural(len(history.names), "head"), meter.sampling
-        of = f"{self._of_rank}{history.measured:,} of {plural(meter.steps, meter.unit)} measured"
-        with output.view(self._stderr, form, "run") as canvas:
-            headline, palette = " · ".join(filter(None, (of, *parts))), canvas.palette("viridis")
-            canvas.show(training_parts(history, headline, palette, canvas.width, canvas.height))

@@ -137,10 +137,8 @@ class AttentionCall:
 
 
 METRICS = ("max_score", "entropy", "effective_keys", "sink", "previous", "distance")
-# And how many keys a row may attend to, the part of them that is effective, and the cosine with the weights of the most
-# similar head.
-NAMES = (*METRICS, "keys", "uniformity", "similarity")
-COLUMNS = (*NAMES, "twin")  # which is that head
+NAMES = (*METRICS, "keys", "uniformity", "similarity")  # keys that a row may attend to, effective ones as their part
+COLUMNS = (*NAMES, "twin")  # the head of the layer with the most similar weights
 
 
 class LayerMetrics(NamedTuple):

@@ -1,9 +1,8 @@
 """Attention over training: counts the steps of a program, and measures the heads in the first and each N-th.
 
 A step is one of an optimizer of torch. Without an optimizer it is a `backward`, and without that a forward of the
-outermost module in which attention ran. All micro-batches of a step count; forwards in evaluation do not. Calls are
-reduced where their tensors are, while the program waits, and no tensor is kept. Query rows count that have a key and
-are no padding, which is a position that no query may attend to.
+outermost module in which attention ran. Calls are reduced where their tensors are, while the program waits. Query rows
+count that have a key and are no padding, which is a position that no query may attend to.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class StepMeter:
         self._every, self._on_step, self._notes, self._process = every, on_step, notes, os.getpid()
         self._layers: dict[tuple[CallSite, int], int] = {}  # the second counts calls at a place in a run of its module
         self._runs: Counter[tuple[CallSite, int]] = Counter()
-        self._sums: dict[int, list[Tensor]] = {}  # of the step, by layer
+        self._sums: dict[tuple[CallSite, int], list[Tensor]] = {}  # of the step
         self._has_calls = self._has_trained = self._has_optimizer = False
         self._optimizers: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()  # how many steps each made
         self._forwards = 0  # before the first step
@@ -90,9 +89,10 @@ class StepMeter:
             self._notes.add(f"{call.place} is not measured: {call.unsupported or 'its weights are not known'}")
             return
         run = call.place, 0 if call.slices is None else call.slices.forward
-        layer = self._layers.setdefault((call.place, self._runs[run]), len(self._layers))
+        key = call.place, self._runs[run]
         self._runs[run] += call.slices is not None
-        self._sums.setdefault(layer, []).append(sums)
+        self._layers.setdefault(key, len(self._layers))
+        self._sums.setdefault(key, []).append(sums)
         if (rows := _measured_rows(call)) < call.shape[2]:
             self.sampling = f"{rows} of {call.shape[2]:,} query positions"
 
@@ -129,13 +129,12 @@ class StepMeter:
         sums, self._sums, self._has_calls = self._sums, {}, False
         self._runs.clear()
         if sums and self._is_due(self.steps):
-            places = {layer: place for (place, _), layer in self._layers.items()}
             with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
                 layers = [
-                    LayerMetrics(layer, str(places[layer]), places[layer].module or "", _head_metrics(own))
-                    for layer, own in sorted(sums.items())
+                    LayerMetrics(self._layers[key], str(key[0]), key[0].module or "", _head_metrics(own))
+                    for key, own in sums.items()
                 ]
-            self._on_step(self.steps, layers)
+            self._on_step(self.steps, sorted(layers))
 
     def _is_due(self, step: int) -> bool:
         return step == 1 or step % self._every == 0
@@ -148,10 +147,7 @@ def _measured_rows(call: AttentionCall) -> int:
 
 
 def _head_sums(call: AttentionCall) -> Float[Tensor, "13+H H"] | None:
-    """Return sums over the rows of a call, and their counts; the largest score; and products of two heads' weights.
-
-    None is returned where neither its weights are known nor all that they are derived from.
-    """
+    """Return sums over rows with counts, the largest score, and products of two heads' weights; None if unknown."""
     if (measured := _measured(call)) is None:
         return None
     at, scores, weights, allowed = measured
@@ -192,7 +188,8 @@ def _measured(call: AttentionCall) -> _Rows | None:
 
     def of_rows(tensor: Tensor) -> Tensor:
         tensor = tensor.detach()[(None,) * (4 - tensor.dim())]
-        return tensor if tensor.shape[2] == 1 else tensor[:, :, at]
+        tensor = tensor if tensor.shape[2] == 1 else tensor[:, :, at]
+        return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
     allowed = ((torch.arange(keys, device=call.device) <= at[:, None]) | (not call.is_causal))[None, None]
     bias: Any = 0
@@ -202,21 +199,17 @@ def _measured(call: AttentionCall) -> _Rows | None:
         allowed = allowed & ~is_hidden
         bias = bias + values.masked_fill(is_hidden, 0) if is_additive else bias
     if call.weights is not None:  # the program's own
-        weights = _wide(of_rows(call.weights))
-        scores = torch.full_like(weights, torch.nan) if call.scores is None else _wide(of_rows(call.scores))
+        weights = of_rows(call.weights)
+        scores = torch.full_like(weights, torch.nan) if call.scores is None else of_rows(call.scores)
         allowed = allowed & ~(scores <= FORBIDDEN_BELOW)
         return at, scores.masked_fill(~allowed, -torch.inf), weights, allowed
     q, k = (call.q, call.k) if call.project is None else call.project()[:2]
     if q is None or k is None or call.scale is None or call.unsupported is not None:
         return None
-    q, k = _wide(of_rows(q)) * call.scale, _wide(k)
+    q = of_rows(q) * call.scale
     together = q.reshape(len(q), k.shape[1], -1, q.shape[-1])  # the queries of all heads that share keys
-    scores = _matmul(together, k.mT).reshape(-1, q.shape[1], rows, keys) + bias
+    scores = _matmul(together, k.mT.to(q)).reshape(-1, q.shape[1], rows, keys) + bias
     scores = scores if call.softcap is None else call.softcap * (scores / call.softcap).tanh()
     scores = scores.masked_fill(~allowed, -torch.inf)
-    sinks = [] if call.sinks is None else [of_rows(call.sinks).to(scores).expand(*scores.shape[:3], 1)]
+    sinks = [] if call.sinks is None else [of_rows(call.sinks).expand(*scores.shape[:3], 1)]
     return at, scores, _softmax(torch.cat([scores, *sinks], -1), -1)[..., :keys], allowed
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()

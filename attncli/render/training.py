@@ -1,4 +1,4 @@
-"""Attention over training: heads × steps as strips of colour, the first warnings, and what became of heads."""
+"""Attention over training: heads × steps as strips of colour, and the first warnings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from attncli.analysis.__init__ import MEANINGS
+from attncli.analysis import MEANINGS
 from attncli.analysis.training import TrainingHistory
 from attncli.recording.call import METRICS
 from attncli.render.block import COMFORTABLE, Block, block, trimmed
@@ -28,7 +28,7 @@ _NUMBER = 8  # cells of a number at the end of a line
 def training_parts(
     history: TrainingHistory, headline: str, palette: Palette, width: int | None, height: int | None
 ) -> Iterator[RenderableType]:
-    """Yield the headline, a strip for each metric that moved most, the first warnings, and changes of heads."""
+    """Yield the headline, a strip for each metric that moved most, and the first warnings."""
     yield Text(headline)
     lines = [str(warning) for warning in history.warnings[:_MOST_WARNINGS]]
     lines += [plural(len(history.warnings) - len(lines), "more warning")] if len(history.warnings) > len(lines) else []

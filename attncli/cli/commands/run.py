@@ -27,9 +27,18 @@ if TYPE_CHECKING:
     _Commands = Callable[[CallGroup, Finding], Sequence[str]]  # which show more of a row and its finding
 
 # Options that a program may be meant to get.
-_OPTIONS = (
-    "--every", "--expect", "--fail", "--lengths", "--no-fail", "--place", "--prove", "--save", "--steps", "--warn"
-)  # fmt: skip
+_OPTIONS = [
+    "--every",
+    "--expect",
+    "--fail",
+    "--lengths",
+    "--no-fail",
+    "--place",
+    "--prove",
+    "--save",
+    "--steps",
+    "--warn",
+]
 
 
 def run(
