@@ -27,18 +27,7 @@ if TYPE_CHECKING:
     _Commands = Callable[[CallGroup, Finding], Sequence[str]]  # which show more of a row and its finding
 
 # Options that a program may be meant to get.
-_OPTIONS = [
-    "--every",
-    "--expect",
-    "--fail",
-    "--lengths",
-    "--no-fail",
-    "--place",
-    "--prove",
-    "--save",
-    "--steps",
-    "--warn",
-]
+_NAMES = "every", "expect", "fail", "lengths", "no-fail", "place", "prove", "save", "steps", "warn"
 
 
 def run(
@@ -58,7 +47,7 @@ def run(
     prove: str | None = options.choice_option("Change inputs, and find outputs that EXPR forbids to change.", "EXPR"),
     lengths: options.Lengths = None,
     every: int | None = options.choice_option("Measure heads in each N-th step of training.", "N", low=1),
-    warn: str | None = options.choice_option("Warn of these heads, such as max_score>50. Needs --every.", "RULES"),
+    warn: str | None = options.choice_option("Warn of heads, such as max_score>50,entropy<0.1. Needs --every.", "RULES"),
     fail: bool = options.choice_option("Exit with 1 if a warning came. Needs --every."),
     no_fail: bool = options.choice_option("Keep the program's exit code. Default: 1 if attn finds an error."),
     save: Path | None = options.output_option("Save the first call of each place as traces for --from.", "DIR"),
@@ -82,6 +71,7 @@ def run(
     attn run -m pytest tests/test_model.py
     attn run --expect "causal & pad" --steps 1 train.py
     attn run --prove "causal & pad" --lengths 6,10 train.py
+    attn run --every 10 --warn "max_score>50" train.py
     attn run --expect pad --expect "decoder.*self*=causal & pad" translate.py
     """
     from attncli.recording.run_script import program_of, run_program
@@ -91,7 +81,7 @@ def run(
         raise UsageError("give a program: attn run train.py, or attn run -m package.module")
     run_it = program_of(target, is_module=module is not None)
     stderr = Environment(environment.is_quiet, environment.is_verbose, sys.stderr)
-    if passed := [name for name in _OPTIONS if any(word.partition("=")[0] == name for word in arguments)]:
+    if passed := [f"--{name}" for name in _NAMES if any(word.partition("=")[0] == f"--{name}" for word in arguments)]:
         stderr.note(f"{' and '.join(passed)} went to the program; options of attn run stand before it")
     if every is not None:
         from attncli.cli.training import TrainingRun
