@@ -488,8 +488,8 @@ QUESTIONS = [
         "What does watching a program cost?",
         "Twelve training steps of a GPT of 6 layers, 256 wide, on texts of 256 tokens, with PyTorch's fused attention "
         "and with a softmax written out: as a program of its own, and under `attn run`. And a generation of 500 tokens "
-        "by a Llama of the same size, which keeps the keys and values of earlier tokens. Last forty steps whose heads are "
-        "measured, in each tenth and in every one.",
+        "by a Llama of the same size, which keeps the keys and values of earlier tokens. Last, forty steps whose heads "
+        "are measured, in each tenth and in every one.",
         {
             "watch-sdpa": partial(watch, program="training.py", attention="sdpa", time=1.1),
             "watch-handwritten": partial(watch, program="training.py", attention="handwritten", time=1.3),

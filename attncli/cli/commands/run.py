@@ -47,9 +47,7 @@ def run(
     prove: str | None = options.choice_option("Change inputs, and find outputs that EXPR forbids to change.", "EXPR"),
     lengths: options.Lengths = None,
     every: int | None = options.choice_option("Measure heads in each N-th step of training.", "N", low=1),
-    warn: str | None = options.choice_option(
-        "Warn of heads, such as max_score>50,entropy<0.1. Needs --every.", "RULES"
-    ),
+    warn: str | None = options.choice_option("Warn of heads by rules such as max_score>50. Needs --every.", "RULES"),
     fail: bool = options.choice_option("Exit with 1 if a warning came. Needs --every."),
     no_fail: bool = options.choice_option("Keep the program's exit code. Default: 1 if attn finds an error."),
     save: Path | None = options.output_option("Save the first call of each place as traces for --from.", "DIR"),
