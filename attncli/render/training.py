@@ -18,7 +18,7 @@ from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.text import plural
 
-_STRIPS = 2  # of the metrics that moved most
+_STRIPS = 2  # on a screen, of the metrics that moved most
 _WIDEST_CELL = 4  # of a step
 _AROUND, _LEAST_HEADS = 4, 3  # lines of a strip besides those of its heads: title, axis, legend, and a blank one
 _MOST_WARNINGS = 6
@@ -35,7 +35,7 @@ def training_parts(
     # The entropy tells nothing that its exponential does not.
     ranked = sorted((name for name in METRICS if name != "entropy"), key=lambda name: -history.movement(name).max())
     most = None if height is None else max((height - len(lines) - 4) // _STRIPS - _AROUND, _LEAST_HEADS)
-    for metric in ranked[:_STRIPS]:
+    for metric in ranked if height is None else ranked[:_STRIPS]:
         yield _strip(history, metric, palette, width or COMFORTABLE, most)
     if lines:
         yield Text("\n".join(map(palette.label, lines)))

@@ -87,7 +87,7 @@ def test_a_picture_shows_every_head_over_all_steps(ending: str, train: Path) -> 
     text = (train / f"x.{ending}").read_text()
     for shown in (text, ran.stderr):
         names = re.findall(r"L\dH\d", shown)
-        assert sorted(names) == sorted([f"L{layer}H{head}" for layer in (0, 1) for head in range(4)] * 2)
+        assert sorted(names) == sorted([f"L{layer}H{head}" for layer in (0, 1) for head in range(4)] * 5)
         assert "max_score" in shown
 
 
