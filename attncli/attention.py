@@ -17,7 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-# An additive mask forbids with −inf, finfo.min, or the −1e4 (−9984 in bfloat16) of older code; a bias is far smaller.
+# An additive mask forbids with -inf, finfo.min, or the −1e4 (−9984 in bfloat16) of older code; a bias is far smaller.
 FORBIDDEN_BELOW = -9_000.0
 
 
@@ -63,7 +63,7 @@ def masked_scores(
 ) -> Float[np.ndarray, "H Q K"]:
     """Return the scores with `fill` wherever a query may not attend to a key.
 
-    `fill` is −inf in the formula. Models add a finite number instead: the smallest of their dtype, or −1e4. All of them
+    `fill` is -inf in the formula. Models add a finite number instead: the smallest of their dtype, or −1e4. All of them
     agree but in a row with no allowed key. Where every cell is allowed, the scores themselves are returned.
     """
     if allowed.all():
@@ -91,7 +91,7 @@ def softmax_parts(
     if sinks is not None:
         sinks = sinks.reshape(len(sinks), -1, 1)
         highest = np.maximum(highest, sinks)
-    # −inf − −inf is the NaN of a row that may attend to nothing, and the caller shows it as such.
+    # -inf − -inf is the NaN of a row that may attend to nothing, and the caller shows it as such.
     with _odd_numbers_pass():
         exponentials = np.subtract(masked, highest, out=out)
         np.exp(exponentials, out=exponentials)

@@ -227,7 +227,7 @@ def _measure(encoder: InputEncoder, sentence: EncodedInput, choice: AblationChoi
     if not targets:
         last = len(tokens) - 1
         raise InputMismatchError(
-            f"--loss {visible(choice.loss)} leaves no token that is predicted; the model predicts tokens 1 to {last}, "
+            f"--loss {visible(choice.loss)} names no predicted token; the model predicts tokens 1 to {last}, "
             "each from those before it"
         )
     return Measure(targets=targets)
@@ -285,7 +285,7 @@ def _count_edges(
         without_key |= keys == 0
     note = ""
     if not any(count.cut for count in counts):
-        note = f"--edges {visible(str(edges))} leaves every edge, so nothing is cut"
+        note = f"--edges {visible(str(edges))} allows every key, so nothing is cut"
     elif bare := int(without_key.sum()):
         note = f"{'queries' if bare > 1 else 'query'} without a key: {bare}; the heads give zero there"
     return tuple(counts), note

@@ -167,8 +167,7 @@ def unmatched_heads(first: Trace, second: Trace, pairs: Sequence[LayerPair]) -> 
         layers = {name: plural(trace.source.layers, "layer") for name, trace in traces.items()}
         why = ", ".join(f"{name} has {layers[name]} of {heads[name]} heads" for name in NAMES)
     elif can_tell and 2 * sum(matches) < len(matches) + by_chance:
-        of_all = f"{sum(matches)} of {len(matches)}"
-        why = f"{of_all} are most alike the head of their number, where chance gives {by_chance}"
+        why = f"{sum(matches)} of {len(matches)} heads match the head of their number best; by chance {by_chance} would"
     elif not can_tell and names[0] != names[1]:
         why = f"A is {names[0]}, B {names[1]}"
     if why:

@@ -60,7 +60,7 @@ class AttentionRow:
     query: Token  # the token that attends
     keys: Tokens  # the tokens that it attends to
 
-    scores = _of_head("scores", "Scaled, biased and softcapped, before the mask; recorded ones are −inf where masked.")
+    scores = _of_head("scores", "Scaled, biased and softcapped, before the mask; recorded ones are -inf where masked.")
     allowed = _of_head("mask", "Booleans: the keys that the mask allows.")
     weights = _of_head("weights", "Softmax of the masked scores.")
 
@@ -165,7 +165,7 @@ class AttentionCell:
     key: Token  # the token that is attended to
 
     dot_product = _of_row("products", "q·k.")
-    score = _of_row("scores", "The score before the mask; a recorded one is −inf where masked.")
+    score = _of_row("scores", "The score before the mask; a recorded one is -inf where masked.")
     masked = _of_row("masked", "Input of the softmax.")
     weight = _of_row("weights", "The weight.")
     value_norm = _of_row("value_norms", "‖v‖.")

@@ -88,7 +88,7 @@ def composition(explained: Explained) -> Composition:
         raise _no_model(trace)
     other_keys = [key for key in np.flatnonzero(row.allowed).tolist() if key != cell.key.index]
     if not other_keys:
-        raise UsageError(f"the margin needs two keys, and query {query} may attend to one alone; give a later --query")
+        raise UsageError(f"query {query} may attend to one key alone, and a margin compares two; give a later --query")
     sides = trace.forward.score_terms(layer, head, query, [cell.key.index, *other_keys])
     terms = [
         Term(side, writer.kind, writer.layer, writer.head, float(values[0]), float(values[0] - values[1:].mean()))

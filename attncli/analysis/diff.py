@@ -160,7 +160,7 @@ def diff(first: Trace, second: Trace, *, queries: str | int | Iterable[str | int
     notes = [*filter(None, pieces), *not_compared(first, second), *unmatched_heads(first, second, layers)]
     if fewer:
         heads_have = "head has" if fewer == 1 else "heads have"
-        notes.append(f"{fewer} {heads_have} rows that are not compared: without a key, of padding, or with NaN")
+        notes.append(f"{fewer} {heads_have} rows that were not compared: without a key, padding, or NaN")
     return Difference(first, second, of_queries, of_keys, layers, tuple(heads), tuple(cells), tuple(notes))
 
 

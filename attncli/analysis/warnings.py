@@ -41,8 +41,7 @@ def warnings_of(trace: Trace, view: View) -> Iterator[str]:
 def warnings_of_test(trace: Trace) -> Iterator[str]:
     """Yield a warning where a query may attend to later keys, for which the induction test is not made."""
     if any(layer.mask.rows(list(layer.heads), np.array([0]))[..., 1:].any() for layer in trace.layers):
-        why = "queries of this model see later keys, where a token stands a second time"
-        yield f"{why}; --induction is a test of causal models"
+        yield "queries of this model see later keys, and --induction tests causal models"
 
 
 def warnings_of_rows(trace: Trace, rows: Sequence[AttentionRow]) -> Iterator[str]:
@@ -72,11 +71,11 @@ def _unknown(row: AttentionRow) -> Iterator[str]:
     """Yield which stages of a row its layer cannot give."""
     layer = row.layer
     if row.products is None:
-        yield "q and k are not known; why the scores are what they are is left out"
+        yield "q and k are not known, so nothing explains the scores"
     elif layer.scale is None:
-        yield "more than a scale goes from q·k into the scores; they are what its softmax received"
+        yield "the scores are more than q·k times a scale; they are shown as the softmax received them"
     if row.value_norms is None:
-        yield "its values are not known; what the weights carry is left out"
+        yield "its values are not known, so contributions are left out"
 
 
 def _unexplained(trace: Trace, row: AttentionRow) -> str:

@@ -316,7 +316,7 @@ def _mask_group() -> Any:
 
         An expression combines the atoms below with & (and), | (or), ~ (not) and parentheses. i is the position of the
         query and j that of the key, both from 0. A .npy, .safetensors or .pt file may replace an expression: in it,
-        True or 1 = may attend; additive masks hold 0 and −inf.
+        True or 1 = may attend; additive masks hold 0 and -inf.
 
         Examples:
         attn mask show "causal & window(4)" --size 12
@@ -346,6 +346,7 @@ def main(
     """See attention happen, with numbers.
 
     `attn COMMAND --help` explains a command. `attn mask --help` lists what a mask expression is made of.
+    With ACCESSIBLE=1 a screen reader gets sentences. Exit codes: 0 is success, 1 a finding, and 2 to 5 an error.
 
     Examples:
     attn inspect "time flies like an arrow"

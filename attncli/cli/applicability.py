@@ -131,21 +131,21 @@ TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]]
         (
             "size",
             lambda run: run.command == "inspect" and run.form not in ("svg", "pdf", "png"),
-            "{run.form}; it is of a figure: give -o figure.pdf, .png or .svg",
+            "{run.form}; it sets the size of a figure: give -o figure.pdf, .png or .svg",
         ),
         ("jobs", lambda run: run.save and run.jobs != "1", "--save, which keeps a trace; drop one of them"),
         (
             "jobs",
             lambda run: run.command in ("inspect", "tokens") and run.form in DRAWN and run.jobs != "1",
-            "{run.form}, which is drawn, one sentence after the other; give --format jsonl, or drop it",
+            "{run.form}, which draws one sentence at a time; give --format jsonl, or drop it",
         ),
         (
             "from_",
             lambda run: run.folder is not None,
             "-o FOLDER/, which holds many sentences; give -o x.parquet",
         ),
-        ("save", lambda run: run.folder is not None, "-o FOLDER/, whose parts are of many sentences"),
-        ("on", lambda run: run.folder is None, "a file; give -o FOLDER/, a dataset of parts, each of which is a task"),
+        ("save", lambda run: run.folder is not None, "-o FOLDER/, whose parts hold many sentences"),
+        ("on", lambda run: run.folder is None, "a file; give -o FOLDER/, whose parts Ray computes"),
         ("device_map", lambda run: run.on, "--on, where each process has one device; give --device cuda"),
         (
             "device",
@@ -159,7 +159,7 @@ TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]]
         (
             "top",
             lambda run: run.command == "heads" and not (run.sort or run.induction or run.pairs),
-            "heads in their places; give --sort METRIC, which ranks them",
+            "heads that are not ranked; give --sort METRIC",
         ),
         (_OF_TEXTS, lambda run: run.induction, "--induction, which draws its tokens; drop one of them"),
         (_OF_RANKINGS, lambda run: run.pairs, "--pairs, whose file has the texts and queries; drop one of them"),

@@ -58,7 +58,7 @@ class Terminal:
                 self._system = "256"  # asked for in so many words where TERM says nothing
         columns, lines = measured_size(stream)
         self.width = self.table_width = width or (columns if is_terminal else None)
-        self.height = lines if is_terminal and not is_all else None
+        self.height = lines if is_terminal and not is_all and not is_accessible() else None
         is_bold = is_terminal and os.environ.get("TERM") != "dumb" and color != "never"
         self.console = Console(
             file=stream, width=self.width or _ENDLESS, height=100,  # Rich ignores the width of a dumb one without both
@@ -257,7 +257,7 @@ class Environment:
 
     def has_live_stderr(self) -> bool:
         """Whether stderr is a terminal that can erase, for a progress bar, and the user wants to see it."""
-        return sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not self.is_quiet
+        return sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not self.is_quiet and not is_accessible()
 
     def lacks_screen(self) -> str:
         """Return the reason that there is no interactive screen; empty where there is one."""
@@ -265,8 +265,8 @@ class Environment:
         if other := next((name for name, stream in streams.items() if not stream.isatty()), None):
             return f"{other} is not one"
         if os.environ.get("TERM") == "dumb":
-            return "TERM says that this one is dumb"
-        return "ACCESSIBLE says that it is read aloud" if is_accessible() else ""
+            return "TERM is dumb"
+        return "ACCESSIBLE is set" if is_accessible() else ""
 
     def is_terminal(self, path: Path | None) -> bool:
         """Whether a file, or standard output where it is None, is a terminal."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Generic, cast
 
@@ -152,7 +152,7 @@ def trace_job(
         **more,
     }
     if more.get("predicts") and options.model and (options.mask is not None or texts.target or source["generate"]):
-        raise UsageError("--show next predicts after the text, by the model's own mask; drop --mask or --generate")
+        raise UsageError("--show next predicts after the text, with the model's own mask; drop --mask or --generate")
     return ModelJob(open_traces, task, source, texts.pair, texts.target)
 
 
@@ -238,29 +238,40 @@ class ResultStream(Generic[Value]):
         self._environment, self._is_alone, self._raises = environment, is_alone, raises or is_alone
         self._results, self._warns_once, self._draws = results, warns_once, draws
         self._warned: set[str] = set()
+        self._has_value, self._running = False, ExitStack()
+        self._running.enter_context(OnInterrupt(self._note_stopped))
         self._bar = ProgressBar(total, shares_terminal or not environment.has_live_stderr())
         environment.enter(closing(results))
         environment.enter(closing(self._bar))
+        environment.enter(self._running)
 
-    def __iter__(self) -> Iterator[tuple[int, Value | Failure]]:
-        """Yield the number and the value of each result, and print failures and warnings on stderr."""
-        has_value = False
-        with OnInterrupt(self._note_stopped):
-            for number, value, warnings, notes in self._results:
-                self._bar.advance(number)
-                if isinstance(value, Failure):
-                    if self._raises:
-                        raise value.kind(value.reason if self._is_alone else value.of(number))
-                    self.failures += 1
-                    print_error(value.of(number))
-                else:
-                    has_value = True
-                self._warn(number, warnings, notes)
-                yield number, value
+    def __iter__(self) -> ResultStream[Value]:
+        return self
+
+    def __next__(self) -> tuple[int, Value | Failure]:
+        """Return the number and the value of the next result; print a failure and warnings on stderr."""
+        try:
+            number, value, warnings, notes = next(self._results)
+        except StopIteration:
+            self._finish()
+            raise
+        self._bar.advance(number)
+        if isinstance(value, Failure):
+            if self._raises:
+                raise value.kind(value.reason if self._is_alone else value.of(number))
+            self.failures += 1
+            print_error(value.of(number))
+        else:
+            self._has_value = True
+        self._warn(number, warnings, notes)
+        return number, value
+
+    def _finish(self) -> None:
+        self._running.close()
         self._bar.close()
         if (more := len(self._warned) - _MAX_WARNINGS) > 0:
             self._environment.note(f"{more} more warnings; attn inspect prints them all")
-        if self._draws and not has_value:
+        if self._draws and not self._has_value:
             raise InputError("nothing to draw: no sentence could be read")
 
     def _warn(self, number: int, warnings: tuple[str, ...], notes: tuple[str, ...]) -> None:

@@ -242,14 +242,14 @@ class Toy(Options):
 
 # --- what is wanted of it -----------------------------------------------------------------------------------
 
-EveryLayer = Annotated[str | None, choice_option("Choose layers: 0, 2-4, 0,3,-1 or all. Default: all.", "LAYERS", "-l")]
+EveryLayer = Annotated[str | None, choice_option("Choose layers, such as 2-4 or 0,-1. Default: all.", "LAYERS", "-l")]
 
 
 class Selection(Options):
     """Options of layers and heads."""
 
-    layer: str | None = choice_option("Choose layers: 0, 2-4, 0,3,-1 or all. Default: 0.", "LAYERS", "-l")
-    head: str | None = choice_option("Choose heads: 0, 2-4, 0,3,-1, L3H2 or all. Default: all.", "HEADS", "-H")
+    layer: str | None = choice_option("Choose layers, such as 2-4, 0,-1 or all. Default: 0.", "LAYERS", "-l")
+    head: str | None = choice_option("Choose heads, such as 2-4, 0,-1 or L3H2. Default: all.", "HEADS", "-H")
     kind: Literal["self", "encoder", "decoder", "cross"] | None = choice_option(
         "Show one kind of attention alone. Default: every kind that ran.", rare=True
     )
@@ -259,7 +259,7 @@ class PositionLayout(Options):
     """Options of the picture's cells in a saved trace."""
 
     grid: str | None = input_option(
-        "Set the rows and columns of --image that the keys of --from are.", "ROWSxCOLUMNS", rare=True
+        "Set the rows and columns of the picture that --from attends to.", "ROWSxCOLUMNS", rare=True
     )
     prefix: int | None = input_option(
         "Set the positions before the grid, such as CLS. Default: 0.", "N", rare=True, low=0
@@ -485,4 +485,4 @@ class Verbosity(Options):
 
     help_all: bool = option("Show every option.", rare=True, eager=_show_every_option)
     quiet: bool = output_option("Print only errors on stderr.")
-    verbose: bool = output_option("Report on stderr what is loaded and run, and when.", letter="-v", rare=True)
+    verbose: bool = output_option("Report each step and its time on stderr.", letter="-v", rare=True)

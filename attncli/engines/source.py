@@ -111,20 +111,22 @@ def trace_stream(
 def trace_group(
     source: Source, group: Sequence[CorpusItem], pair: str | None, target: str | None
 ) -> Iterator[tuple[int, Trace | Failure]]:
-    """Yield the trace of each sentence of a group that is computed together, or its failure; see `trace_stream`."""
-    answers: Iterator[Trace | Failure]
+    """Return the trace of each sentence of a group that is computed together, or its failure; see `trace_stream`."""
     readable = [(item.text, item.target or target) for item in group if isinstance(item.text, str)]
-    if any(item.target is not None for item in group):  # each by itself
-        answers = chain.from_iterable(_answers(source, [text], pair, item_target) for text, item_target in readable)
-    else:
-        answers = _answers(source, [text for text, _ in readable], pair, target)
-    for number, text, metadata, _ in group:
-        answer = next(answers) if isinstance(text, str) else text
-        if metadata and isinstance(answer, Failure):
-            answer = answer._replace(metadata=metadata)
-        elif metadata and not isinstance(answer, Failure):
-            answer = replace(answer, metadata=metadata)
-        yield number, answer
+    # A target of its own has each sentence run by itself.
+    alone = any(item.target is not None for item in group)
+    parts = [([text], its) for text, its in readable] if alone else [([text for text, _ in readable], target)]
+    answers = chain.from_iterable(_answers(source, texts, pair, its) for texts, its in parts)
+
+    def numbered(item: CorpusItem) -> tuple[int, Trace | Failure]:
+        answer = next(answers) if isinstance(item.text, str) else item.text
+        if not item.metadata:
+            return item.number, answer
+        if isinstance(answer, Failure):
+            return item.number, answer._replace(metadata=item.metadata)
+        return item.number, replace(answer, metadata=item.metadata)
+
+    return map(numbered, group)
 
 
 def _answers(source: Source, texts: list[str], pair: str | None, target: str | None) -> Iterator[Trace | Failure]:

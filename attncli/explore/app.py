@@ -27,11 +27,9 @@ from attncli.explore.keys import KEYS
 from attncli.explore.panes import LineInput, Pane
 from attncli.explore.view_state import Limits, ViewState
 from attncli.masks.parser import Mistake, mistake_in
-from attncli.render.explore.head import large_head
-from attncli.render.explore.heads import small_heads
-from attncli.render.explore.layers import layer_map
+from attncli.render.explore.head import large_head, large_picture
+from attncli.render.explore.heads import layer_map, small_heads
 from attncli.render.explore.pane import CellCursor
-from attncli.render.explore.picture import large_picture
 from attncli.render.explore.words import cell_line, status_line, tokens, why_box
 from attncli.signals import end
 

@@ -33,11 +33,16 @@ class Drawing(NamedTuple):
 
 
 def draw(parts: Iterable[RenderableType], title: str, width: int) -> Drawing:
-    """Draw the parts of a view with a blank line between them, in lines of `width` cells; a block may be wider."""
+    """Draw the parts of a view with a blank line between them, in lines of `width` cells; a block may be wider.
+
+    Hints of the command line are left out.
+    """
     console = _console(width)
     lines: list[Sequence[Segment]] = []
     for part in parts:
-        lines += [*([[]] if lines else []), *map(trimmed, Segment.split_lines(console.render(part)))]
+        shown = [one for one in console.render(part) if one.style is None or not one.style.meta]
+        if any(one.text.strip() for one in shown):
+            lines += [*([[]] if lines else []), *map(trimmed, Segment.split_lines(shown))]
     return Drawing(title, block(lines))
 
 

@@ -55,7 +55,7 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
     from attncli.analysis.mask import LabelledMask
     from attncli.analysis.pairs import PairReport
     from attncli.analysis.prove.proof import ModelProof
-    from attncli.render import ablation, calls, composition, diff, findings, heads, masks, pairs, proofs, tokens
+    from attncli.render import ablation, calls, diff, findings, heads, masks, pairs, tokens, why
     from attncli.render.bars import TableFormat
     from attncli.render.inspect import Layout
     from attncli.trace.tokenization import Choice, Tokenization
@@ -65,7 +65,7 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
             layout = Layout(*part, palette, _ROOM, _LINES)
             return chain(layout.renderables(), (note.partition(". --")[0] + _MORE for note in layout.notes()))
         case Composition():
-            return composition.CompositionPage(result, None, TableFormat(palette, _ROOM)).parts()
+            return why.CompositionPage(result, None, TableFormat(palette, _ROOM)).parts()
         case HeadReport():
             return heads.head_parts(result, palette, _ROOM)
         case Difference():
@@ -79,7 +79,7 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
         PairReport: pairs.pair_parts,
         Report: findings.report_parts,
         Calls: calls.calls_parts,
-        ModelProof: proofs.proof_parts,
+        ModelProof: findings.proof_parts,
     }
     view = views.get(type(result))
     return None if view is None else view(result, palette, _ROOM)

@@ -49,7 +49,7 @@ _CODES = {
     "docs": "document", "chunk": "document", "pad": "pad", "keys": "pad", "queries": "pad", "prefix": "pad",
 }  # fmt: skip
 _ONE_SIDED = {"window", "dilated"}  # they forbid the future as well
-WHAT_BECOMES = "softmax gives NaN with −inf, a uniform row with finfo.min, and 0 in scaled_dot_product_attention"
+WHAT_BECOMES = "softmax gives NaN with -inf, a uniform row with finfo.min, and 0 in scaled_dot_product_attention"
 _LEAST = 3  # queries; of fewer, a triangle is too small to be one
 _LOOKING_BACK = {"causal", "window", "docs", "chunk", "dilated"}  # a query sees itself in each of them
 _MESSAGES = {
@@ -302,7 +302,7 @@ def _turned(rule: Rule) -> Iterator[Finding]:
         for band in atoms_named("band", conjuncts(expression) if expression else []):
             back, ahead = band.arguments
             if back == 0 and ahead >= keys - 1:
-                message = "Upper triangle: looks like a transposed causal mask"
+                message = "upper triangle: looks like a transposed causal mask"
                 advice = "correct in a language model that reads backwards"
             elif (back, ahead) == (keys - 1, 1) and queries > _LEAST:
                 message = "each query sees one key after itself: the diagonal of a causal mask is shifted by +1"

@@ -73,7 +73,7 @@ def read_convention(
         shown = ", ".join(f"{value:g}" for value in np.unique(values)[:5])
         raise InputError(
             f"{name} holds the values {shown}…; expected booleans, 0/1 (1 = attend) or an additive mask of "
-            "0 and −inf (or another very negative number)"
+            "0 and -inf (or another very negative number)"
         )
     is_true = values.view(bool) if values.itemsize == 1 else values.astype(bool)
     if reader == "additive":
@@ -104,7 +104,7 @@ def read_as(values: np.ndarray[Any, Any], convention: Convention) -> Reading:
 def encode_mask(allowed: Bool[np.ndarray, "*P Q K"], to: Reader, dtype: str) -> np.ndarray[Any, Any]:
     """Write a mask (True = attend) as an API expects it: booleans or additive numbers.
 
-    `additive` is 0, and the least number of `dtype`, as transformers fills its masks: unlike −inf it turns no row into
+    `additive` is 0, and the least number of `dtype`, as transformers fills its masks: unlike -inf it turns no row into
     NaN. bfloat16 comes as float32, which holds it exactly.
     """
     if to != "additive":

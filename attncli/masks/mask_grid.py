@@ -154,7 +154,7 @@ def bind_lengths(expected: Expression | None, lengths: Any) -> Expression:
         InputError: they are neither.
     """
     if expected is None or not has_padding_of_rows(expected):
-        raise UsageError("lengths apply to pad without numbers in an expression, such as 'causal & pad'")
+        raise UsageError("lengths need an expression with a bare pad, such as 'causal & pad'")
     values = as_stored(lengths, "lengths").values
     fits = values.size > 0 and bool((values == np.floor(values)).all()) and values.min() >= 0 and values.max() <= MOST
     if fits and values.ndim == 1 and values.dtype != bool:

@@ -34,14 +34,14 @@ class Notes(list[str]):
             self.append(text)
 
     @contextmanager
-    def of_faults(self, what: str = "an attention could not be looked at") -> Iterator[None]:
+    def of_faults(self, what: str = "one attention could not be read") -> Iterator[None]:
         """Go on after a fault of ours, which is a note."""
         try:
             yield
         except Exception as fault:
             self.failed(fault, what)
 
-    def failed(self, fault: Exception, what: str = "an attention could not be looked at") -> None:
+    def failed(self, fault: Exception, what: str = "one attention could not be read") -> None:
         """Add a note about a fault of ours, the first time.
 
         Raises:

@@ -113,7 +113,7 @@ def run_program(
             code = _exit_code(program.run)
             if os.getpid() == process:
                 _end_threads()
-        with notes.of_faults("the watch could not be ended"):
+        with notes.of_faults("attn could not stop watching the program"):
             watched.close()
         with suppress(OSError, ValueError, AttributeError):  # python says so at its own end
             sys.stdout.flush()
@@ -209,7 +209,7 @@ def _report_at_sudden_ends(settled: ExitStack, report: Callable[[], object], not
         try:
             if os.getpid() == process:
                 if leave.__name__ != "_exit":
-                    notes.add("the program called os.exec. attn does not watch what came after")
+                    notes.add("the program called os.exec, and attn watches nothing after that")
                 report()
                 sys.stderr.flush()
         finally:

@@ -110,7 +110,7 @@ def _sinks(
 
 
 def _with_blind_rows(layer: LayerTrace, call: AttentionCall) -> LayerTrace:
-    """Return a layer with the zeros that fused functions give for queries that see no key, if their fill is −inf."""
+    """Return a layer with the zeros that fused functions give for queries that see no key, if their fill is -inf."""
     is_fused = call.api in ZERO_WHERE_BLIND and layer.recorded_weights is None and layer.fill == -np.inf
     if not is_fused or not layer.fully_masked(range(layer.num_queries)).any():
         return layer

@@ -26,13 +26,14 @@ from attncli.render.block import (
     wrapping,
 )
 from attncli.render.heatmap import maps_and_list, ramp_line
+from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.render.sections import architecture_of, joined, numbers_of
 from attncli.text import as_ranges, plural, visible
 
 _DIGITS = 2
 _MOST = 20  # heads of the ranking, on a screen
-_BAR = 10
+_BAR, _WITH_BARS = 10, 72  # cells; of a line that has a map and bars next to each other
 _LISTED = 6  # heads that are named where they were cut together
 _UNITS = {"logprob": "nats", "difference": "logits", "loss": "nats a token"}
 _REPLACED = {"zero": "zero", "mean": "its mean over the positions"}
@@ -82,7 +83,7 @@ class _AblationView:
         return _UNITS[self.ablation.kind]
 
     def _number(self, value: float, sign: str = "") -> str:
-        return f"{value:{sign}z.{self.digits}f}"
+        return number_text(value, self.digits, sign=sign)
 
     # --- the prediction ---
 
@@ -133,7 +134,7 @@ class _AblationView:
     def _meaning(self, value: float) -> str:
         one = self.ablation
         if one.kind == "logprob":
-            return f"probability {math.exp(value):.3g}"
+            return f"probability {math.exp(value):#.3g}"
         if one.kind == "loss":
             return f"perplexity {math.exp(min(value, 700)):.4g}"
         assert one.next is not None
@@ -147,12 +148,15 @@ class _AblationView:
     def each(self, room: int, is_screen: bool) -> Iterator[Block]:
         """Yield a map of the changes next to or above the heads that change most, as many as there is room for."""
         ranked = self.ablation.ranked()
+        if self.palette.is_read_aloud:
+            yield self._listed(ranked)
+            return
         scale = Scale.around_zero(largest_of(head.change for head in ranked))
         title = [Segment(f"change, {self._unit}", BOLD)]
         ramp = ramp_line(scale, self.palette, self.width)
-        above = flowing([title, ramp, [Segment("− lower when cut", DIM)]], self.width)
+        above = flowing([title, ramp, [Segment("- lower when cut", DIM)]], self.width)
         left, most = room - len(above.lines) - 1, _MOST if is_screen else len(ranked)
-        maps = {"change": {(head.layer, head.head): head.change for head in ranked}}
+        maps = {"": {(head.layer, head.head): head.change for head in ranked}}
         bounds = Bounds(left, self.width)
         both = maps_and_list(
             maps, scale, self.palette, bounds, self.digits, lambda count: self._listed(ranked[: min(count, most)])
@@ -167,14 +171,15 @@ class _AblationView:
         largest = largest_of(head.change for head in self.ablation.heads)
         after = Column("after", [self._number(head.after) for head in heads])
         if self.ablation.kind == "logprob":
-            after = Column("p after", [f"{math.exp(head.after):.2g}" for head in heads])
+            after = Column("p after", [f"{math.exp(head.after):#.3g}" for head in heads])
         columns = [
             Column("head", [f"L{head.layer}H{head.head}" for head in heads], BOLD, "<"),
             after,
             Column("change", [self._number(head.change, "+") for head in heads]),
-            bar_column(signed_bar(head.change, largest, _BAR, self.palette) for head in heads),
         ]
+        if self.width >= _WITH_BARS:
+            columns.append(bar_column(signed_bar(head.change, largest, _BAR, self.palette) for head in heads))
         if any(head.direct is not None for head in heads):
             direct = ["" if head.direct is None else self._number(head.direct, "+") for head in heads]
             columns.append(Column("adds directly", direct))
-        return ranking(columns, len(self.ablation.heads) - len(heads), self.width)
+        return ranking(columns, len(self.ablation.heads) - len(heads), self.width, self.palette)

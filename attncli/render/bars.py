@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.style import Style
 
 from attncli.render.block import COMFORTABLE, Block, Cell, Column, ranking, width_of
 from attncli.render.matrix import DIGITS, LONGEST_LABEL, WIDEST_FIXED, number_text
-from attncli.render.palette import Palette, Scale
+from attncli.render.palette import SIGNS, Palette, Scale
 from attncli.trace.tokens import Token
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from attncli.trace.view import Ramp
 
-_STYLES = (Style(color="#d55e00"), Style(color="#0072b2"))  # Okabe and Ito's: negative, positive
 _NARROWEST_BAR, _WIDEST_BAR = 7, 20
 
 
@@ -35,7 +33,7 @@ def signed_bar(value: float, largest: float, width: int, palette: Palette) -> Ce
     """Return a bar that begins at 0 on the left, of another colour or shade where the value is negative."""
     if not math.isfinite(value):
         return _mark(value), None
-    style = _STYLES[value > 0] if palette.has_color else None
+    style = SIGNS[value > 0] if palette.has_color else None
     return (palette.bar if value > 0 or palette.tier != "blocks" else "▒") * _cells(abs(value), largest, width), style
 
 
@@ -104,11 +102,18 @@ class TableFormat:
     ) -> Block:
         """Return a table with bars in front of one of its columns, which counts rows that are left out."""
         width = self.bar_width(columns, place, _WIDEST_BAR)
+        if not width or self.palette.is_read_aloud:
+            return ranking(columns, left_out, self.width, self.palette)
         bars = [("", None) if one is None else bar(one, largest, width, self.palette, self.ramp) for one in values]
         return ranking([*columns[:place], bar_column(bars), *columns[place:]], left_out, self.width)
 
     def bar_width(self, columns: Sequence[Column], place: int, widest: int) -> int:
-        """Return how wide bars in front of a column may be: what all columns leave free, or those before it."""
+        """Return how wide bars in front of a column may be: what all columns leave free, or those before it.
+
+        Where these fill the line there are none.
+        """
         left = self.room - width_of(columns)
+        if -2 <= left < _NARROWEST_BAR:  # no gap is behind the last column
+            return 0
         left = left if left >= _NARROWEST_BAR else self.room - width_of(columns[:place])
         return max(min(left, widest), _NARROWEST_BAR)

@@ -18,6 +18,10 @@ from rich.style import Style
 from attncli.render.palette import BOLD, DIM, Palette
 
 COMFORTABLE = 100  # cells in a line where the output sets no width
+_ALOUD = {  # titles of columns, as they are read
+    "‖v‖": "length of v", "‖w·v‖": "length of weight times v", "q·k": "q dot k", "dim": "dimension", "cells": "head",
+    "B − A": "B minus A", "p after": "probability after",
+}  # fmt: skip
 
 
 class Block(NamedTuple):
@@ -175,13 +179,25 @@ class Column(NamedTuple):
         return max(map(cell_len, (self.title, *self.texts)))
 
 
-def table(columns: Sequence[Column], width: int | None) -> Block:
-    """Return columns with their titles; those that do not fit follow below, each time behind the first one."""
+def table(columns: Sequence[Column], width: int | None, palette: Palette | None = None) -> Block:
+    """Return columns with their titles; those that do not fit follow below, each time behind the first one.
+
+    For a screen reader each row is a line that names its columns.
+    """
+    if palette is not None and palette.is_read_aloud:
+        names = [_ALOUD.get(column.title.strip(), column.title.strip()) for column in columns]
+        names = [name if name[-1:].isalpha() or not name else f"{name} is" for name in names]
+        facts = [
+            [f"{name} {text}".strip() for name, text in zip(names, map(str.strip, row), strict=True) if text]
+            for row in zip(*(column.texts for column in columns), strict=True)
+        ]
+        lines = [", ".join(row) if len(row) > 1 else row[0].removeprefix(names[0]).strip() for row in facts]
+        return block([Segment(part)] for line in lines for part in in_words(line, width))
     rows = list(zip(*(column.cells for column in columns), strict=True))
     return grid(rows, "".join(column.align for column in columns), width)
 
 
-def ranking(columns: Sequence[Column], left_out: int, width: int | None) -> Block:
+def ranking(columns: Sequence[Column], left_out: int, width: int | None, palette: Palette | None = None) -> Block:
     """Return a table of the first of a list, which counts those that are left out in a last line."""
     if left_out:
         columns = [
@@ -189,7 +205,7 @@ def ranking(columns: Sequence[Column], left_out: int, width: int | None) -> Bloc
             for place, column in enumerate(columns)
             for styles in [[style for _, style in column.cells[1:]]]
         ]
-    return table(columns, width)
+    return table(columns, width, palette)
 
 
 def wrapping(rows: Iterable[Sequence[Cell]], align: str, width: int | None) -> Block:

@@ -77,8 +77,8 @@ def _table(rows: Sequence[CallGroup], palette: Palette, width: int | None) -> Bl
         Column("result", [_result(row)[0] for row in rows], [_result(row)[1] for row in rows], "<"),
     ]
     shown = {column.title: column for column in columns if any(column.texts)}
-    if width is None:
-        return table([*shown.values()], None)
+    if width is None or palette.is_read_aloud:
+        return table([*shown.values()], width, palette)
     for dropped in ("", *_DROPPED):
         shown.pop(dropped, None)
         spare = sum(max(shown[title].width - _LEAST, 0) for title in _SHORTENED if title in shown)

@@ -32,7 +32,7 @@ from attncli.render.block import (
 )
 from attncli.render.heatmap import ramp_line, scale_of_layer
 from attncli.render.matrix import MARK, Axis, Matrix, mark_note, number_text, side_by_side, titled
-from attncli.render.palette import BOLD, DIM, Palette, Scale
+from attncli.render.palette import BOLD, DIM, HINT, Palette, Scale
 from attncli.render.sections import token_list
 from attncli.render.sentence import QUERY, SentenceLine, distant_keys, head_lines, head_name, height, sentence
 from attncli.trace.layer import HeadTrace, LayerTrace, heaviest
@@ -239,7 +239,7 @@ class Components:
         title, tokens, _, heads = self._query(frames)
         every, labels = every or len(heads), frames[0].columns.labels
         which = "a distant token" if not self.view.keys else "one key" if len(labels) > 1 else labels[0]
-        above = flowing([title, *[[Segment(f"most on {which} first", DIM)]] * (every > 1)], self.room)
+        above = flowing([title, *[[Segment(f"sorted by weight on {which}", DIM)]] * (every > 1)], self.room)
         if lines is not None and every > (left := lines - len(above.lines) - 1):
             heads = heads[: max(left - 1, 1)]
         columns = [Column("head", [head.name for head in heads], BOLD, "<")]
@@ -389,8 +389,6 @@ class Components:
         facts = [f" of {layer.num_heads}" if layer.head_label(head) == head else ""]
         if layer.num_groups < layer.num_heads:
             facts[0] += f", reads kv head {layer.head(head).key_head} of {layer.num_groups}"
-        if self._digit_heads(layer) != layer.heads:
-            facts[0] += f" (numbers of another head: --head {layer.heads[1]})"
         facts += ["rows are queries, columns keys"] * bool(wanted & {"scores", "weights"})
         facts += filter(None, [mark_note(frame.blind_in(head))])
         title = wrap_block(titled("head", layer.head_label(head)), " · ".join(facts), self.width)
@@ -399,7 +397,7 @@ class Components:
     def _digit_heads(self, layer: LayerTrace) -> Sequence[int]:
         return layer.heads if self.view.show is not None or self.has_one_row else layer.heads[:1]
 
-    def cells(self, frame: MatrixFrame, wanted: frozenset[str]) -> Iterator[Block]:
+    def cells(self, frame: MatrixFrame, wanted: frozenset[str]) -> Iterator[RenderableType]:
         """Yield the matrices of the heads that are printed in digits, which are all or the first one."""
         layer, cells = frame.layer, frame.cells
         if "embeddings" in wanted and layer.inputs is not None:
@@ -408,6 +406,8 @@ class Components:
         for head in self._digit_heads(layer):
             if (digits := self.digits(frame, head, wanted)) is not None:
                 yield digits
+                if self._digit_heads(layer) != layer.heads:
+                    yield Text(f"numbers of another head: --head {layer.heads[1]}", HINT)
         if "output" in wanted and (projected := layer.projected(cells.rows)) is not None:
             yield self._drawn([_vectors("projected: concatenated heads·W_o", projected, frame.rows)])
 

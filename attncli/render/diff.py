@@ -43,8 +43,8 @@ from attncli.render.heatmap import (
     maps_and_list,
     pooling,
 )
-from attncli.render.matrix import LONGEST_LABEL, Axis, GridCell, mark_note
-from attncli.render.palette import BOLD, DIM, Palette, Scale
+from attncli.render.matrix import LONGEST_LABEL, Axis, GridCell, mark_note, number_text
+from attncli.render.palette import BOLD, DIM, SIGNS, Palette, Scale
 from attncli.render.sections import cautioned, proof_line, what_ran
 from attncli.text import plural
 
@@ -55,10 +55,12 @@ _WORTH = "0 = same weights, 0.05 = a tenth moved to a new key, 0.31 = half, 1 = 
 _CHANGE = "B − A"
 _WEIGHTS = "weights  "
 _BETWEEN = 3  # cells between two maps
-_LARGE = (GridCell(9, 1, 3), GridCell(7, 1, 3), GridCell(6, 1, 2), GridCell(5, 1, 1))  # cells with numbers
+_LARGE = (GridCell(9, 1, 3), GridCell(7, 1, 3), GridCell(6, 1, 2), GridCell(6, 1, 1))  # cells with numbers
 _AROUND = 5  # lines around the rows of maps: two legends, a title, ticks, a gap
 _SCREEN = 24  # lines of maps with numbers, where no screen has more
+_FEWEST = 6  # lines of heads
 _FEW = 3  # query rows that are named
+_WITH_ELSEWHERE = 72  # cells of a line that has these columns too
 _FINE = 0.01  # bits; less has another digit
 
 
@@ -95,7 +97,7 @@ def _maps_of(pair: LayerPair, head: int, palette: Palette, room: int, ramp: Ramp
     ]
     rows, keys = axes[2]
     is_wide = drawn[2].width >= rows.width + GAP + 2 * len(keys.pooled(pools[2][1]))
-    more = [f"{sign} more in {name}" for sign, name in zip("−+", NAMES, strict=True)]
+    more = [f"{sign} more in {name}" for sign, name in zip("-+", NAMES, strict=True)]
     more += [mark for mark in change.extent.mark_notes if mark not in common.marks]
     left = room - len(_WEIGHTS)
     legends = {
@@ -148,14 +150,16 @@ class DiffView:
         tokens = [self._alignment(difference.keys, "tokens")]
         if difference.queries != difference.keys:
             tokens = [self._alignment(difference.queries, "queries"), self._alignment(difference.keys, "keys")]
-        heads = self._heads()
         proven = [layer for pair in difference.layers for layer in (pair.first, pair.second) if layer.proof]
         worst = max(proven, key=lambda layer: layer.proof.max_abs_error if layer.proof else 0, default=None)
         proof = [] if worst is None else [proof_line(worst, self.palette)]
         if self.height is None:
-            return [*head, stack(tokens), *heads, *self._cells(len(difference.cells)), *self._maps(10**6), *proof]
-        left = self.height + 1 - lines_of([*head, *heads, *proof], self._room)
-        shown = [stack(tokens)] if cost(tokens) + 2 <= left else []  # and a line on what is left out
+            cells, maps = self._cells(len(difference.cells)), self._maps(10**6)
+            return [*head, stack(tokens), *self._heads(10**6), *cells, *maps, *proof]
+        left = self.height + 1 - lines_of([*head, *proof], self._room)
+        heads = self._heads(max(min(max(self.height // 4, 10), left - cost(tokens) - 1), _FEWEST))
+        left -= cost(heads)
+        shown = [stack(tokens)] if cost(tokens) <= left else []
         maps = self._maps(left - cost(shown) - 3)
         cells = self._cells(left - cost(shown) - cost(maps) - 2 - 2 * (not shown or not maps))
         kinds = {"the tokens": shown, "the cells that changed most": cells, "three maps": maps}
@@ -184,7 +188,7 @@ class DiffView:
 
     def _alignment(self, aligned: Alignment, title: str) -> Block:
         sides = (aligned.first, aligned.second)
-        if max(map(len, sides)) > MOST:
+        if max(map(len, sides)) > MOST or self.palette.is_read_aloud:
             counts = (f"{len(tokens)} in {name}" for name, tokens in zip(NAMES, sides, strict=True))
             return block([[Segment(f"{title}: {len(aligned.pairs)} shared, {', '.join(counts)}")]])
         shared, columns = set(aligned.pairs), list(aligned.columns())
@@ -216,8 +220,8 @@ class DiffView:
             every, own = ({each.layer for each in some} for some in (heads, notable))
             where = f", all in layer {notable[0].layer}" if len(own) == 1 < len(every) else ""
             count = f"{len(notable)} of {plural(len(heads), 'head')}" if notable else f"No head of {len(heads)}"
-            sentence = f"{count} changed by more than {NOTABLE:g} bits{where}, most {self._name(heads[0])}: "
-            sentence += self._number(most, self._digits)
+            sentence = f"{count} changed by more than {NOTABLE:g} bits{where}. "
+            sentence += f"{self._name(heads[0])} changed most: {self._number(most, self._digits)} bits"
         worth = f"Jensen-Shannon divergence, {self._rows_compared()}. {_WORTH}"
         return block(
             [[Segment(line, BOLD)] for line in wrap(sentence, self._room)]
@@ -245,14 +249,14 @@ class DiffView:
         several = len({each.kind for each in self.difference.heads}) > 1
         return f"{of.kind} " * several + f"L{of.layer}H{of.head}"
 
-    def _heads(self) -> list[Block]:
+    def _heads(self, lines: int) -> list[Block]:
         """Return layers × heads of the divergence, next to the heads that changed most where that has room."""
         if not self._changed:
             return []
         listed = self._listed(self.top)
         notes = wrap(self._on_elsewhere(), self._room) if self._elsewhere(self._changed) else []
         below = [block([[Segment(line, DIM)] for line in notes])] if notes else []
-        if len(self.difference.heads) == 1:
+        if len(self.difference.heads) == 1 or self.palette.is_read_aloud:
             return [stack([listed, *below])]
         kinds = list(dict.fromkeys(each.kind for each in self.difference.heads))
         maps = {
@@ -262,7 +266,7 @@ class DiffView:
             for kind in kinds
         }
         scale = Scale.up_to(self._changed[0].jensen_shannon or 0, "sqrt")
-        bounds = Bounds(10**6 if self.height is None else max(self.height // 3, 10), self._room)
+        bounds = Bounds(lines - len(notes), self._room)
         both = maps_and_list(
             maps, scale, self.palette, bounds, self._digits, lambda count: self._listed(min(count, self.top))
         )
@@ -272,10 +276,12 @@ class DiffView:
         heads = self._changed[:count]
         columns = [Column("head", [self._name(each) for each in heads], BOLD, "<")]
         columns.append(Column("bits", [self._number(each.jensen_shannon, self._digits) for each in heads]))
-        return ranking([*columns, *self._elsewhere(heads)], len(self._changed) - len(heads), self._room)
+        columns += self._elsewhere(heads)
+        return ranking(columns, len(self._changed) - len(heads), self._room, self.palette)
 
     def _elsewhere(self, found: Sequence[HeadDifference]) -> list[Column]:
-        if not any(each.elsewhere and max(each.elsewhere) > 0 for each in self.difference.heads):
+        is_there = any(each.elsewhere and max(each.elsewhere) > 0 for each in self.difference.heads)
+        if not is_there or self._room < _WITH_ELSEWHERE:
             return []
         sides = zip(*(each.elsewhere or (None, None) for each in found), strict=True)
         return [self._weights(f"elsewhere {name}", values) for name, values in zip(NAMES, sides, strict=True)]
@@ -298,13 +304,14 @@ class DiffView:
         columns += [Column("query", queries, align="<"), Column("key", keys, align="<")]
         weights = zip(*(each.weights for each in cells), strict=True)
         columns += [self._weights(f"weight {name}", values) for name, values in zip(NAMES, weights, strict=True)]
-        styles = [self.palette.ink(each.difference, Scale.around_zero(1.0)) or BOLD for each in cells]
-        return [table([*columns, self._weights(_CHANGE, [each.difference for each in cells], styles)], self._room)]
+        styles = [SIGNS[each.difference > 0] if self.palette.has_color else BOLD for each in cells]
+        columns.append(self._weights(_CHANGE, [each.difference for each in cells], styles))
+        return [table(columns, self._room, self.palette)]
 
     def _maps(self, lines: int) -> list[Block]:
         """Return the maps of the head that changed most; empty where no head did, or they do not fit."""
         maps = []
-        for head in self._changed[:1]:
+        for head in [] if self.palette.is_read_aloud else self._changed[:1]:
             note = f" · the most changed head, {self._number(head.jensen_shannon, self._digits)} bits"
             title = block([[Segment(self._name(head), BOLD), Segment(note, DIM)]])
             pair = next(pair for pair in self.difference.layers if pair.layer_kind == (head.layer, head.kind))
@@ -325,6 +332,4 @@ class DiffView:
         return Column(title, [self._number(value, digits, sign) for value in values], styles)
 
     def _number(self, value: float | None, digits: int, sign: str = "") -> str:
-        if not value:
-            return "–" if value is None else "0"  # exactly; 0.00 is a small number rounded
-        return f"{value:{sign}.{digits}f}"
+        return "–" if value is None else number_text(value, digits, sign=sign)

@@ -1,9 +1,10 @@
-"""Findings as a person reads them: in a list, in a mask, and in the report on a checkpoint."""
+"""Findings as a person reads them: in a list, in a mask, in the report on a checkpoint, and in a proof."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from linecache import getline
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -18,19 +19,21 @@ from attncli.text import layers_named, plural
 
 if TYPE_CHECKING:
     from attncli.analysis.check.report import Invariance, Report
+    from attncli.analysis.prove.proof import ModelProof
     from attncli.masks.comparison import Comparison
     from attncli.masks.mask_grid import MaskGrid
 
 _FINE = Style(color="green")
 # How the word for each severity looks where there are colours.
 SEVERITY_STYLES: dict[Severity, Style] = {"error": Style(color="red", bold=True), "note": Style(color="yellow")}
+_FOLLOWING = ("varies", "nan")  # from wrong cells, and from queries without a key
 _PLACES = 5  # of a finding, below its message
 _MOST_MAPS = 2  # of wrong cells
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the errors before the notes; findings of one severity stay in their order."""
-    return sorted(findings, key=lambda finding: finding.severity != "error")
+    """Return the errors before the notes, and the causes before what follows from them."""
+    return sorted(findings, key=lambda finding: (finding.severity != "error", finding.code in _FOLLOWING))
 
 
 def finding_lines(findings: Iterable[Finding], palette: Palette, width: int | None = None) -> Block:
@@ -144,3 +147,18 @@ def _place(place: tuple[int, str]) -> str:
     layer, kind = place
     own = "" if kind == "self" else f"{kind} "
     return f"{own}embeddings" if layer < 0 else f"{own}layer {layer}"
+
+
+def proof_parts(proof: ModelProof, palette: Palette, width: int | None) -> Iterator[RenderableType]:
+    """Yield the verdict with what exactly was asked, and each finding with its line of the program."""
+    style = _FINE + BOLD if proof.is_proved else SEVERITY_STYLES["error"]
+    claim = Text(palette.label(f"  {proof.expression} in {proof.model}"), BOLD)
+    yield Text.assemble((proof.verdict, style), claim)
+    yield Text(palette.label(proof.scope), DIM)
+    for finding in proof.findings:
+        yield finding_lines([finding], palette, width)
+        for place in finding.made_at:
+            file, _, line = place.rpartition(":")
+            source = getline(file, int(line)).strip()
+            shown = palette.label(f"   {source}" if source else "")
+            yield Text.assemble((f"  --> {palette.label(place)}", BOLD), shown)

@@ -29,12 +29,12 @@ from attncli.render.block import (
     width_of,
 )
 from attncli.render.matrix import Axis, number_text
-from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.palette import BOLD, DIM, HINT, Palette
 from attncli.render.sections import run_line
 from attncli.text import plural, span
 
 # Characters and lines of a head on the grid, the largest first; in lines of half a row two layers share one.
-_CELLS = ((18, 3), (18, 2), (14, 3), (14, 2), (14, 1), (10, 2), (10, 1), (6, 3), (6, 2), (6, 1), (3, 2), (3, 1), (2, 1))
+_CELLS = ((18, 3), (18, 2), (15, 3), (15, 1), (14, 1), (10, 2), (10, 1), (6, 3), (6, 2), (6, 1), (3, 1), (2, 1))
 _HALF = (1, 0)
 _SHORT = {
     "previous": "prev", "duplicate": "dup", "induction": "ind", "separator": "sep", "localization": "place",
@@ -58,9 +58,11 @@ def head_parts(
 ) -> list[RenderableType]:
     """Return the labels of heads in one screen, and below them as many rows of numbers as there is room for."""
     room, columns = height or LINES, width or COMFORTABLE
-    note = block([Segment(line, DIM)] for line in in_words(_label_note(report), columns))
+    note = _label_note(report, columns)
     parts: list[RenderableType] = [_headline(report, palette), note]
     explained = _label_table(report, palette, columns)
+    if palette.is_read_aloud:
+        return [parts[0], explained, note]
     left = room + 1 - lines_of(parts, columns) - len(explained.lines) - 1
     sizes = [*(size for size in _CELLS if height is not None or size[1] == 1), *[_HALF] * palette.has_color]
     grids = (_grid(report, *size, palette) for size in sizes)
@@ -124,7 +126,7 @@ def _text(head: HeadSummary | None, size: int) -> str:
     if head is None:
         return ""
     name = _label_of(head)
-    weight = [f"{name} {label.score:.2f}".replace("0.", ".") for label in head.labels[:1] if name in WEIGHTS]
+    weight = [f"{name} {number_text(label.score, 2)}" for label in head.labels[:1] if name in WEIGHTS]
     return " " + next(text for text in (*weight, name, _SHORT.get(name, name), _letter(name)) if len(text) < size)
 
 
@@ -154,8 +156,9 @@ def _label_table(report: HeadReport, palette: Palette, room: int) -> Block:
         texts = [number_text(number, 2) for label in heads[0].labels[:1] for number in label[1:]] or [""] * 3
         numbers.append((texts[0] + _LABEL_UNITS.get(name, ""), *texts[1:]))
     weights, uniform, gains = zip(*numbers, strict=True)
+    letters = Column("", [f" {_letter(name)} " for name in groups], [palette.of_label(name) for name in groups])
     columns = [
-        Column("", [f" {_letter(name)} " for name in groups], [palette.of_label(name) for name in groups]),
+        *[letters] * (not palette.is_read_aloud),
         Column("label", [*groups], BOLD, "<"),
         Column("heads", [str(len(heads)) for heads in groups.values()]),
     ]
@@ -170,10 +173,10 @@ def _label_table(report: HeadReport, palette: Palette, room: int) -> Block:
         " ".join(f"{head.kind} " * several + f"L{head.layer}H{head.head}" for head in one) for one in groups.values()
     ]
     strongest = [text if len(text) <= left else text[: left - 1].rpartition(" ")[0] + " …" for text in names]
-    return table([*columns, Column("strongest", strongest, None, "<"), *more], room)
+    return table([*columns, Column("strongest", strongest, None, "<"), *more], room, palette)
 
 
-def _label_note(report: HeadReport) -> str:
+def _label_note(report: HeadReport, width: int) -> Text:
     of_place = f", and localization {LEAST_OF_PLACE:g}" * _has_pictures(report)
     notes = [
         "Weights are of the strongest head.",
@@ -183,16 +186,19 @@ def _label_note(report: HeadReport) -> str:
         notes.append(f"{_too_short(report)}.".capitalize())
     if report.sentences > 1:
         notes.append(f"Numbers are means over {_over(report)}.")
+    hint = " --all lists every number."
     if _has_pictures(report):
-        notes.append("--pairs FILE tests which heads find the right place.")
+        hint = " --pairs FILE tests which heads find the right place." + hint
     elif report.source.kind == "pretrained" and not report.is_test:
-        notes.append("--induction tests for induction heads.")
-    return " ".join([*notes, "--all lists every number."])
+        hint = " --induction tests for induction heads." + hint
+    note = Text("\n".join(in_words(" ".join(notes) + hint, width)), DIM)
+    note.stylize(HINT, len(note) - len(hint))
+    return note
 
 
 def _too_short(report: HeadReport) -> str:
     return (
-        f"no label for {plural(report.unsure, 'head')}: on {CHANCE_CELLS} cells (query rows × keys) or fewer it may be "
+        f"no label for {plural(report.unsure, 'head')}: {CHANCE_CELLS} cells (query rows × keys) or fewer may agree by "
         "chance; give a longer text, or several"
     )
 
@@ -212,16 +218,16 @@ def table_parts(
     report: HeadReport, sort: Metric | None, palette: Palette, width: int | None, precision: int | None = None
 ) -> list[RenderableType]:
     """Return what ran, a row for every head, and what the numbers are over."""
-    columns = _columns(report, sort, palette, width, precision)
+    columns = _columns(report, sort, palette, None if palette.is_read_aloud else width, precision)
     notes = [_too_short(report)] * bool(report.unsure)
     defined = [name for name in report.names if any(head.metrics[name] is not None for head in report.heads)]
     if more := [name for name in defined if name not in [column.title for column in columns]]:
-        notes.append(f"no room for {', '.join(more)}; -F tsv has them, --metrics chooses")
+        notes.append(f"no room for {', '.join(more)}: choose with --metrics, or write all with -F tsv")
     if report.sentences > 1:
         notes.append(f"mean ± standard deviation over {_over(report)}, of those in which it is defined")
     elif any(UNDEFINED in column.texts for column in columns):
         notes.append(f"{UNDEFINED} not defined for this sentence")
-    parts: list[RenderableType] = [_headline(report, palette), table(columns, width)]
+    parts: list[RenderableType] = [_headline(report, palette), table(columns, width, palette)]
     return [*parts, Text("; ".join(notes), DIM)] if notes else parts
 
 

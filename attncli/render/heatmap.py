@@ -239,7 +239,7 @@ def maps_and_list(
 _BAR = 36  # cells of the ramp in colour; with its words it fits 40
 _SHORTEST_BAR = 20  # that gives way to marks
 _GAP = 3  # cells between the parts
-_DIGITS = 4  # of the numbers on colours
+_DIGITS = 3  # of the numbers on colours
 _DECADES = 5  # that ticks may stand for
 
 
@@ -324,7 +324,7 @@ def _round_numbers(scale: Scale) -> Iterator[float]:
 
 
 def _text(scale: Scale, value: float) -> str:
-    """Return a number in a few digits, without the zero before its point; a logarithmic scale has lower ones too."""
-    text = f"{abs(value):.{_DIGITS}g}".removeprefix("0" if 0 < abs(value) < 1 else "")
+    """Return a number in a few digits; a logarithmic scale has lower ones too."""
     is_lowest = scale.ramp == "log" and not scale.is_signed and value == scale.low
-    return "≤" * is_lowest + ("−" if value < 0 else "+" if scale.is_signed and value else "") + text
+    sign = "+" if scale.is_signed and value else ""
+    return "≤" * is_lowest + f"{value:{sign}.{_DIGITS + (abs(value) >= 999)}g}"

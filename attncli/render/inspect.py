@@ -197,7 +197,6 @@ class Layout:
     width: int | None  # cells in a line; None is as many as it takes
     height: int | None = None  # lines of a screen; None is as many as it takes, unless the text is long
     is_all: bool = False  # all of a long text is shown too
-    is_read_aloud: bool = False  # sentences instead of maps and tables
 
     def renderables(self) -> Iterator[RenderableType]:
         """Yield the view, part by part; a blank line belongs between two parts."""
@@ -216,7 +215,7 @@ class Layout:
 
     @property
     def _is_in_words(self) -> bool:
-        return self.is_read_aloud and (self.view.show is None or "heatmap" in self.view.show)
+        return self.palette.is_read_aloud and (self.view.show is None or "heatmap" in self.view.show)
 
     @property
     def _lines(self) -> int | None:
@@ -225,7 +224,7 @@ class Layout:
     @property
     def _has_all(self) -> bool:
         is_listed = self.view.top_keys is not None and self.view.chooses_rows(self.trace)
-        return self.is_all or self.is_read_aloud or self.view.show is not None or is_listed
+        return self.is_all or self.palette.is_read_aloud or self.view.show is not None or is_listed
 
     @cached_property
     def _parts(self) -> Components:
@@ -430,7 +429,7 @@ class Layout:
         heads = sum(layout.heads for layout in layouts)
         facts = [f"{heads} of {every} heads"] * (heads < every)
         facts += [f"{len(layouts)} of {len(groups)} kinds of attention"] * (len(layouts) < len(groups))
-        facts += ["blocks of cells"] * any(layout.pool != (1, 1) for layout in layouts)
+        facts += ["pooled cells"] * any(layout.pool != (1, 1) for layout in layouts)
         maps = [group.drawn(parts, layout) for group, layout in zip(groups, layouts, strict=False)]
         return [*tokens, *shapes, *sentence, *maps], facts
 

@@ -20,7 +20,7 @@ from attncli.analysis.learn import D_MODEL, LESSONS, Walk, turned
 from attncli.engines.toy import sinusoidal_positions
 from attncli.render.bars import TableFormat
 from attncli.render.block import Block, Column, block, cell, hstack, in_lines, stack, table, trimmed
-from attncli.render.palette import BOLD, DIM, Scale
+from attncli.render.palette import BOLD, DIM, HINT, Scale
 from attncli.trace.tokens import Token, Tokens
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PRECISION = 3  # digits after the point: what a reader types into a calculator
 _GAP = 3  # cells between two matrices
 _LINE = 80  # cells that prose takes at most
+_BESIDE = 79  # cells of three matrices next to each other, of which two have names
 _LONGEST = 7  # cells of a word next to its numbers, so that factors and product stand in one line of 80
 _HERE = Style(color="#000000", bgcolor="#f0e442", bold=True)
 # A node stands between blanks, which become brackets where the reader is.
@@ -55,7 +56,8 @@ class Steps:
             way = Text(_WAY.replace(f" {node} ", f"[{node}]") if node else "", DIM)
             way.highlight_words([f"[{node}]"], _HERE if self.sheet.palette.has_color else BOLD)
             title = Text(f"{self.walk.lesson.title} · step {place} of {len(steps)} · {name}", BOLD)
-            has_way = bool(node) and max(map(cell_len, _WAY.splitlines())) <= self.sheet.room
+            has_room = max(map(cell_len, _WAY.splitlines())) <= self.sheet.room
+            has_way = bool(node) and has_room and not self.sheet.palette.is_read_aloud
             above = Text("\n").join([title, *[way] * has_way])
             yield name, [above, *(self._prose(part) if isinstance(part, str) else part for part in parts)]
 
@@ -107,7 +109,8 @@ class Steps:
             Column(name, list(map(str, side)))
             for name, side in zip(("q at", "k at"), zip(*pairs, strict=True), strict=True)
         ]
-        drawn = table([*columns, self._column("q·k turned", np.array(products))], self.sheet.width)
+        columns.append(self._column("q·k turned", np.array(products)))
+        drawn = table(columns, self.sheet.width, self.sheet.palette)
         yield "the distance alone", "q·k", [text, drawn]
 
     def _embeddings(self) -> _Step:
@@ -176,13 +179,13 @@ class Steps:
 
         text = f"The mask is causal: {self._word} may see itself and the words before it"
         if self.walk.lesson.mask != "causal":
-            text = "A mask can hide words. This lesson's mask hides none; attn learn --lesson causal has one that does."
+            text = "A mask can hide words. This lesson's mask hides none. attn learn --lesson causal has one that does."
         elif row.allowed.all():
             text += ", which are all there are."
         else:
-            text += ". The others get −inf, minus infinity, which softmax turns into a weight of 0."
+            text += ". The others get -inf, minus infinity, which softmax turns into a weight of 0."
         seen = Column("may be seen", ["yes" if allowed else "no" for allowed in row.allowed.tolist()])
-        columns = [self._column("score", row.scores), seen, self._column("masked score", row.masked)]
+        columns = [self._column("score", row.scores), seen, self._column("masked", row.masked)]
         yield "the mask", "mask", [text, self._of_words(row, columns)]
 
         highest, total = self._number(row.softmax.highest), self._number(row.softmax.total)
@@ -190,7 +193,7 @@ class Steps:
         text = f"Softmax turns scores into weights: subtract the largest score ({highest}), exponentiate, divide by "
         exponent = f"{self._factor(row.masked[0])} − {self._factor(row.softmax.highest)}"
         spelled = f"of {first}: e^({exponent}) = {raised}, and {raised} ÷ {total} = {weight}"
-        drawn = self._weighted(row, [self._column("masked score", row.masked, "")])
+        drawn = self._weighted(row, [self._column("masked", row.masked, "")])
         yield "softmax: the weights", "softmax", [text + "the sum.", drawn, spelled]
 
     def _of_all_heads(self) -> Iterator[_Step]:
@@ -209,7 +212,7 @@ class Steps:
         assert projected is not None
         text = (
             "A last matrix, W_o, mixes the heads into as many numbers as an embedding has. The layer adds them to "
-            f"{self._word}, which so contains something of the words that it attended to."
+            f"{self._word}, so it now holds a part of the words that it attended to."
         )
         drawn = self._drawn(
             self._matrix("W_o", matrix),
@@ -279,7 +282,9 @@ class Steps:
 
     def _prose(self, text: str) -> Text:
         paragraphs = map(self.sheet.palette.label, text.split("\n"))
-        return Text("\n".join(line for each in paragraphs for line in wrap(each, min(self.sheet.room, _LINE))))
+        prose = Text("\n".join(line for each in paragraphs for line in wrap(each, min(self.sheet.room, _LINE))))
+        prose.highlight_regex(r"(The\sother\slessons:\s)?attn\slearn[^.]*\.", HINT)
+        return prose
 
     @property
     def _pad(self) -> str:
@@ -290,8 +295,14 @@ class Steps:
         self, title: str, values: Float[np.ndarray, "T D"], tokens: Tokens | None = None, has_names: bool = True
     ) -> Block:
         """Return a matrix on the colours of its numbers; the rows of one to the right of another have no names."""
-        names = [str(row) for row in range(len(values))] if tokens is None else [self._marked(one) for one in tokens]
-        names = names if has_names else [""] * len(values)
+        is_aloud = self.sheet.palette.is_read_aloud
+        rows = [f"{'row ' * is_aloud}{row}" for row in range(len(values))]
+        names = rows if tokens is None else [self._marked(one) for one in tokens]
+        if is_aloud:
+            rows = [", ".join(self.sheet.column(row, range(len(row)))) for row in values]
+            above = f"{title.replace(': ', ' = ')}:"  # a product and its name
+            return block([Segment(line)] for line in (above, *map(": ".join, zip(names, rows, strict=True))))
+        names = names if has_names or self.sheet.room < _BESIDE else [""] * len(values)
         labels, styles = max(map(cell_len, names)), self._styles(values)
         columns = [[text + self._pad for text in self.sheet.column(one, range(len(one)))] for one in values.T]
         width = max(len(text) for column in columns for text in column) + 1 + len(self._pad)
@@ -309,11 +320,12 @@ class Steps:
         return [[style if palette.has_color else None for _, style in row] for row in cells]
 
     def _marked(self, token: Token) -> str:
-        mark = "▸" * (token == self.walk.query)
+        mark = "▸" * (token == self.walk.query and not self.sheet.palette.is_read_aloud)
         return f"{token.index} {mark}{self.sheet.palette.shortened(token.label, _LONGEST - len(mark))}"
 
     def _drawn(self, *matrices: Block) -> Block:
-        return stack(hstack(line, _GAP) for line in in_lines(matrices, _GAP, self.sheet.room))
+        room = 0 if self.sheet.palette.is_read_aloud else self.sheet.room
+        return stack(hstack(line, _GAP) for line in in_lines(matrices, _GAP, room))
 
     def _column(self, title: str, values: Any, below: str | None = None) -> Column:
         texts = [f"{self._pad}{text}{self._pad}" for text in self.sheet.column(values, range(len(values)))]
@@ -329,7 +341,7 @@ class Steps:
             yield self._column(f"{name} {place}", vectors[:, place], below)
 
     def _of_words(self, row: AttentionRow, columns: Sequence[Column], below: str | None = None) -> Block:
-        return table(self._with_words(row, columns, below), self.sheet.width)
+        return table(self._with_words(row, columns, below), self.sheet.width, self.sheet.palette)
 
     def _weighted(self, row: AttentionRow, columns: Sequence[Column]) -> Block:
         parts = row.softmax

@@ -17,9 +17,9 @@ from attncli.masks.comparison import Comparison
 from attncli.masks.conventions import WRITTEN
 from attncli.masks.mask_grid import MaskGrid
 from attncli.masks.recognition import rule_of
-from attncli.render.block import COMFORTABLE, Block, block, cell, flowing, hstack, stack
+from attncli.render.block import COMFORTABLE, Block, block, cell, flowing, hstack, in_words, stack
 from attncli.render.heatmap import Heatmap, heatmaps, pooling
-from attncli.render.matrix import HALF, LONGEST_LABEL, Axis, mark_note
+from attncli.render.matrix import HALF, LONGEST_LABEL, Axis, GridCell, mark_note
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.text import join_ranges, plural
 
@@ -68,6 +68,8 @@ class MaskPicture:
 
         More rows than `lines` are half a line high.
         """
+        if palette.is_read_aloud:
+            return self._in_words(room)
         attends, itself = _COLORED if palette.has_color else _PLAIN
         queries, keys = self._positions
         has_own, pictures = pool == (1, 1) and self._is_of_itself and bool((queries == keys).any()), []
@@ -78,7 +80,10 @@ class MaskPicture:
             pictures.append(Heatmap(self._title(kind), values, values > 0))
         scale = Scale(0.0, 1.0)
         is_high = lines is not None and palette.has_color and -(-len(self.rows) // pool[0]) > lines
-        drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, scale, HALF if is_high else None)
+        is_small = 2 * len(self.rows) <= (lines or 0) and 4 * len(self.columns) <= room - 20
+        is_small &= pool == (1, 1) and len(pictures) == 1 and palette.has_color
+        size = HALF if is_high else GridCell(4, 1, 2) if is_small else None  # which grows where there is room
+        drawn = heatmaps(pictures, self.rows, self.columns, pool, palette, room, scale, size)
         # Without titles the first line is empty.
         cells = drawn if len(pictures) > 1 else Block(drawn.lines[1:], drawn.width)
         marks = {attends: " attends"} | ({itself: " itself"} if has_own else {})
@@ -94,6 +99,17 @@ class MaskPicture:
             listed = [[Segment(f"{index} ", DIM), Segment(label)] for index, label in columns]
             parts.append(flowing([[Segment("keys", BOLD)], *listed], room))
         return stack(parts)
+
+    def _in_words(self, room: int) -> Block:
+        """Return the keys of each query in a sentence."""
+        lines, keys = list[str](), np.array(self.columns.indices)
+        for kind in self.kinds:
+            lines += filter(None, [self._title(kind)])
+            for index, label, allowed in zip(self.rows.indices, self.rows.labels, self.allowed[kind[0]], strict=True):
+                spoken = join_ranges(keys[allowed].tolist()).replace("..", " to ")
+                query = " ".join(filter(None, ("query", str(index), label)))
+                lines.append(f"{query} attends to {spoken or 'no key'}")
+        return block([Segment(part)] for line in lines for part in in_words(line, room))
 
     def facts(self, palette: Palette, room: int, title: str = "") -> Block:
         """Return what every kind of plane is like: how many keys a query has, and what is odd."""
@@ -183,7 +199,7 @@ class MaskView(NamedTuple):
 
 def pooling_note(pool: tuple[int, int], command: str) -> str:
     """Return the note on a picture with fewer cells than the mask."""
-    return f"each cell drawn stands for {pool[0]}×{pool[1]}; `attn mask {command} -F json` has all of them"
+    return f"each drawn cell stands for {pool[0]}×{pool[1]} cells; `attn mask {command} -F json` writes all of them"
 
 
 def headline(subject: MaskGrid, has_rule: bool) -> str:

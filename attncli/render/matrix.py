@@ -235,15 +235,18 @@ def side_by_side(matrices: Sequence[Matrix], palette: Palette, width: int | None
     return stack((hstack(line, 0) for line in lines), gap=1)
 
 
-def number_text(value: float, digits: int, is_large: bool | None = None) -> str:
-    """Return a number with `digits` decimals, or significant digits where it, or one of its neighbours, is large."""
+def number_text(value: float, digits: int, is_large: bool | None = None, sign: str = "") -> str:
+    """Return a number with `digits` decimals, or significant digits where it, or one of its neighbours, is large.
+
+    Maps, lists and tables write all numbers so; with the sign `+` changes that are not negative have one too.
+    """
     if not np.isfinite(value):
         return str(value)
     if value == 0:
         return "0"  # exactly; 0.0000 is a small number rounded
     if is_large is None:
         is_large = abs(value) >= WIDEST_FIXED
-    return f"{value:.{max(digits, 1)}g}" if is_large else f"{value:z#.{digits}f}"
+    return f"{value:{sign}.{max(digits, 1)}g}" if is_large else f"{value:{sign}z#.{digits}f}"
 
 
 # --- cells of a map in lines, with a cursor on one of them if there is one ---------------------------------
@@ -252,14 +255,14 @@ def number_text(value: float, digits: int, is_large: bool | None = None) -> str:
 class GridCell(NamedTuple):
     """Size of a cell of a map."""
 
-    columns: int  # characters that it is wide; one of more than three, with a line of its own, has its number in it
+    columns: int  # characters that it is wide; one of more than four, with a line of its own, has its number in it
     rows: int  # how many of them share a line, one above the other
     lines: int = 1  # that it is high
 
     @property
     def has_number(self) -> bool:
         """Whether it has room for its number."""
-        return self.rows == 1 and self.columns > WIDE.columns + 1
+        return self.rows == 1 and self.columns > len("0.12")
 
     def aligned(self, text: str) -> str:
         """Return what is written in it: in the middle of one of several lines, and else at its right."""
@@ -384,9 +387,8 @@ def short_number(value: float, digits: int, width: int) -> str:
     """Return a number in at most `width` characters, with fewer digits if need be; empty where none fits."""
     for fewer in range(digits, -1, -1):
         text = number_text(value, fewer)
-        for shorter in (text, text.replace("0.", ".", 1).removesuffix(".")):
-            if len(shorter) <= width:
-                return shorter
+        if len(text := text.removesuffix(".")) <= width:
+            return text
     return ""
 
 

@@ -43,7 +43,8 @@ def pair_parts(
     both = maps_and_list(
         maps, scale, palette, Bounds(room - 2, columns), digits, lambda count: _table(report, min(count, most), digits)
     )
-    return [headline, legend, both, note]
+    aloud: list[RenderableType] = [headline, _table(report, most, digits, palette), note]
+    return aloud if palette.is_read_aloud else [headline, legend, both, note]
 
 
 def _by_chance(report: PairReport) -> str:
@@ -68,7 +69,7 @@ def _maps(report: PairReport) -> dict[str, dict[tuple[int, int], float | None]]:
     }
 
 
-def _table(report: PairReport, rows: int, digits: int) -> Block:
+def _table(report: PairReport, rows: int, digits: int, palette: Palette | None = None) -> Block:
     best, several = report.heads[:rows], len({head.kind for head in report.heads}) > 1
     others = {"median": report.median, "uniform": (report.heads[0].hits_uniform, report.heads[0].weight_uniform)}
     left_out = [f"{len(report.heads) - len(best):,} more"] * (len(best) < len(report.heads))
@@ -81,4 +82,4 @@ def _table(report: PairReport, rows: int, digits: int) -> Block:
             for lines in ([(head.hits, head.weight) for head in best], others.values())
         )
         columns.append(Column(name, [*first, *[""] * len(left_out), *last], styles))
-    return table(columns, None)
+    return table(columns, None, palette)

@@ -43,6 +43,8 @@ _HUES = {
 _BACKDROP = "202020"  # that pale hues come near to
 # Odd cells, where there is no room for a letter: colours that no map has, and that no background looks like.
 ODD_COLORS = {"0": "6b4226", "+": "ff7f0e", "-": "f7a8c4", "I": "d100d1", "-I": "7d3cff", "X": "e3000f"}
+# Of a number in a list, its sign: from the middle of those colours, which any background can have below it.
+SIGNS = (Style(color=f"#{_AROUND_ZERO[2]}"), Style(color=f"#{_AROUND_ZERO[6]}"))
 _NO_CHANGE = "808080"  # a difference of zero, for brown would be one
 _ROUNDING = 1e-5  # by which a weight in float32 may exceed 1
 _LEAST_REACH = 1e-5  # of differences; weights in float32 are rounded to a hundredth of it
@@ -53,6 +55,7 @@ DEFAULT_RAMP: Ramp = "sqrt"  # with it the eye finds the largest weight
 WIDEST = 1000  # ratio of the ends of a logarithmic scale; a softmax has hundreds of powers of ten
 
 DIM = Style(dim=True)
+HINT = Style(dim=True, meta={"is_hint": True})  # of the command line, which a figure is without
 BOLD = Style(bold=True)
 
 
@@ -152,9 +155,14 @@ class Palette(NamedTuple):
         return [(glyph, None) for glyph in (few if width == 1 else many)]
 
     @property
+    def is_read_aloud(self) -> bool:
+        """Whether sentences replace tables and drawings."""
+        return self.tier == "plain"
+
+    @property
     def bar(self) -> str:
         """Character of a bar; none for a screen reader."""
-        return "" if self.tier == "plain" else "█"
+        return "" if self.is_read_aloud else "█"
 
     def label(self, text: str) -> str:
         """Return text of a user, a file or a vocabulary as it may be printed among our words."""

@@ -238,7 +238,7 @@ class PictureView:
         if self.scale.low < self.scale.high:
             parts.append(ramp_line(self.scale, self.palette, width, 2))
         facts = [f"beside each head: its {'weight on the chosen key' if self.keys else 'heaviest cell'}"]
-        facts += ["%: its weight on the picture"] * self.has_shares
+        facts += ["%: share of its weight on the picture"] * self.has_shares
         if self.palette.has_color:
             there = dict.fromkeys(mark for position, mark in self.marks.items() if position in cells)
             facts += [f"{mark} {_MEANINGS[mark]}" for mark in there]

@@ -14,7 +14,7 @@ from rich.text import Text
 from attncli.analysis.metrics import head_metrics
 from attncli.render.block import Block, Column, block, cell, flowing, hstack, in_lines, stack, table
 from attncli.render.matrix import DIGITS, number_text
-from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.palette import BOLD, DIM, HINT, Palette
 from attncli.text import plural, short_name
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token
@@ -61,8 +61,8 @@ def cautioned(line: Text, sources: Sequence[Provenance]) -> Text:
     cautions = dict[str, None]()
     for details in (source.details for source in sources if source.kind == "toy"):
         drawn = "weights" if details["parameters"] and details["init"] != "zeros" else "embeddings"
-        cautions[f"random {drawn}: patterns mean nothing; -m demo is a trained model"] = None
-    return Text("\n").join([line, *map(Text, cautions)])
+        cautions[f"random {drawn}: patterns mean nothing"] = None
+    return Text("\n").join([line, *(Text.assemble(one, ("; -m demo is a trained model", HINT)) for one in cautions)])
 
 
 def run_line(report: RunSummary, heads: str, more: Sequence[str], palette: Palette) -> Text:
@@ -191,7 +191,7 @@ def next_table(trace: Trace, palette: Palette, width: int | None) -> Block:
 
 def proof_line(layer: LayerTrace, palette: Palette) -> Text:
     """Return how well the numbers shown explain what the model itself computed."""
-    line, proof = "proof  nothing independent was run to compare with", layer.proof
+    line, proof = "proof  not run", layer.proof
     if proof is not None:
         line = f"proof  max |{proof.of} − {proof.against}| = {proof.max_abs_error:.1e}"
     return Text(line, DIM)

@@ -60,7 +60,7 @@ def _table(tokenization: Tokenization, shown: Sequence[Token], palette: Palette,
         ]
         if width is None or width_of(columns) - 2 <= width:
             break
-    return table(columns, width)
+    return table(columns, width, palette)
 
 
 def _columns(

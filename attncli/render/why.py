@@ -1,4 +1,4 @@
-"""Page of `attn why`: one cell taken apart, one row, or a line for each of several heads."""
+"""Page of `attn why`: one cell or row, a line for each of several heads, or the writers of a score."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.cells import cell_len
 from rich.console import RenderableType
+from rich.text import Text
 
 from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.analysis.why import Explained
@@ -20,16 +21,21 @@ from attncli.render.matrix import MARK
 from attncli.render.palette import BOLD, DIM
 from attncli.render.sections import headline, proof_line
 from attncli.render.sentence import distant_keys
+from attncli.text import plural
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
+    from attncli.analysis.composition import Composition, Side, Term
+
 _MOST, _FEWEST = 8, 2  # lines of dimensions or keys, and heads, where no screen says how many there is room for
+_AROUND_WRITERS = 3  # lines of a table but for its writers: titles, the others, the sum
 _AROUND_KEYS = 4  # lines of a table but for its keys: titles, the rest, what is masked, the sum
 _GAP, _NARROWEST = 4, 50  # cells between sums and stages, and of the sums at least
 _LONGEST_TITLE = 40  # cells of a token's name
 _WIDEST_BAR, _NARROWEST_BAR = 41, 7
+_OF_WRITERS = 28  # cells of two numbers and a short bar
 
 
 def ranked_keys(row: AttentionRow) -> list[int]:
@@ -79,7 +85,7 @@ def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, 
     assert one.k is not None
     places, others = one.ranked[:top].tolist(), one.ranked[top:]
     product, q, k = (sheet.column(vector, places) for vector in (products, one.q, one.k))
-    names = [*map(str, places), *[f"{len(others)} more"] * bool(len(others)), "q·k"]
+    names = [*map(str, places), *[f"{len(others)} more"] * bool(len(others)), "sum"]
     if len(others):
         with np.errstate(invalid="ignore"):
             product.append(sheet.number(products[others].sum(dtype=np.float64)))
@@ -92,7 +98,8 @@ def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, 
     ]
     width, values = sheet.bar_width(columns, 4, _WIDEST_BAR), products[places].tolist()
     bars = [signed_bar(value, largest_of(values), width, sheet.palette) for value in values]
-    return table([*columns, bar_column([*bars, *((text, None) for text in below)])], sheet.width)
+    bars += [(text, None) for text in below]
+    return table([*columns, *[bar_column(bars)] * bool(width)], sheet.width, sheet.palette)
 
 
 def stages(one: AttentionCell, sheet: TableFormat) -> Block:
@@ -109,7 +116,7 @@ def _stages(one: AttentionCell, sheet: TableFormat) -> Iterator[tuple[str, Any, 
     if one.products is not None:
         yield "q·k", one.dot_product, f"the sum over {len(one.products)} dimensions"
     if one.scaled is not None:
-        yield "× scale", one.scaled, f"{layer.scale:.4g}"
+        yield "× scale", one.scaled, f"q·k × {layer.scale:.4g}"
         if one.bias is not None:
             yield "+ bias", one.scaled + one.bias, sheet.number(one.bias)
     cap = "" if layer.softcap is None else f"softcapped, {layer.softcap:g}·tanh(x / {layer.softcap:g}); "
@@ -160,7 +167,7 @@ class WhyPage:
         row, which = _row(most), "the strongest head" if _prominence(most) > 0 else "one head"
         place = f"L{row.layer.layer}H{row.head.head}" if "layer" in self._places else str(row.head.head)
         kind = f"--kind {row.layer.kind} " * ("kind" in self._places)
-        rest = "; --all lists every head" if self._count([headline(self.trace, self.sheet.palette)]) else ""
+        rest = "; --all lists all heads" if self._count([headline(self.trace, self.sheet.palette)]) else ""
         return [f"{kind}--head {place} explains {which}{rest}"]
 
     def _room(self, parts: Iterable[RenderableType]) -> int:
@@ -230,7 +237,8 @@ class WhyPage:
         if not cells:
             room = sheet.room - width_of(columns)
             keys = [self._keys(_row(one), room) for one in shown]
-            return [self._title, ranking([*columns, Column("keys by weight", keys, align="<")], left_out, sheet.width)]
+            columns.append(Column("keys by weight", keys, align="<"))
+            return [self._title, ranking(columns, left_out, sheet.width, sheet.palette)]
         numbers = {
             "q·k": [one.dot_product for one in cells],
             "bias": [one.bias for one in cells],
@@ -289,3 +297,84 @@ def _prominence(one: AttentionRow | AttentionCell) -> float:
     is_among_keys = one.layer.kind != "cross" and one.query in one.keys
     weights = one.weights[distant_keys(one.keys, one.query.index if is_among_keys else None)]
     return float(weights.max(initial=-1.0, where=np.isfinite(weights)))
+
+
+# --- the writers of a key and of a query, by their margin ---
+
+
+def writer_name(term: Term) -> str:
+    """Return the writer of a term, as `L16H0`."""
+    match term.writer:
+        case "head":
+            return f"L{term.layer}H{term.head}"
+        case "mlp":
+            return f"MLP {term.layer}"
+        case "bias":
+            return "biases of the embedding" if term.layer is None else f"biases of layer {term.layer}"
+    return f"{'token' if term.writer == 'embedding' else term.writer} embedding"
+
+
+def sentences_of(composition: Composition) -> str:
+    """Return the largest writers of the key and of the query, and the meaning of a margin; a line each."""
+    key, query, margin = composition.cell.key.index, composition.cell.row.query.index, composition.margin
+    meaning = f"margin = value at this key − mean of {plural(composition.others, 'other key')}"
+    if margin <= 0:
+        return f"Key {key} scores {-margin:.2f} below the mean of the others.\n{meaning}"
+    (found, by_key), (finder, by_query) = (_largest(composition, side) for side in ("key", "query"))
+    return (
+        f"Key {key} is found mostly through {found}, which wrote {by_key / margin:.0%} of its margin.\n"
+        f"Query {query} looks for it mostly through {finder}, {by_query / margin:.0%}.\n{meaning}"
+    ).replace("%", " %")
+
+
+def _largest(composition: Composition, side: Side) -> tuple[str, float]:
+    term = max(composition.of_side(side), key=lambda term: term.margin)
+    return "the " * (term.head is None and term.writer != "mlp") + writer_name(term), term.margin
+
+
+@dataclass(frozen=True)
+class CompositionPage:
+    """A composition laid out for one output."""
+
+    composition: Composition
+    top: int | None  # writers of each side that have a line; None is as many as fit
+    sheet: TableFormat
+    lines: int | None = None  # of the screen; None is as many as it takes
+
+    def parts(self) -> list[RenderableType]:
+        """Return the page, part by part; a blank line belongs between two parts."""
+        composition, sheet, row = self.composition, self.sheet, self.composition.cell.row
+        key = sheet.named(composition.cell.key, _LONGEST_TITLE)
+        place = f" · layer {row.layer.layer} · head {row.head.head} of {row.layer.num_heads}"
+        title = Text.assemble((f"query {sheet.named(row.query, _LONGEST_TITLE)} → key {key}", BOLD), place)
+        above = [headline(composition.trace, sheet.palette), title, Text(sentences_of(composition))]
+        names = max(map(len, (self._title("query"), *map(writer_name, composition.terms))))
+        is_beside = sheet.room >= 2 * (names + _OF_WRITERS) + _GAP and not sheet.palette.is_read_aloud
+        room = _MOST + _AROUND_WRITERS if self.lines is None else self.lines - lines_of(above, sheet.room)
+        if self.lines is not None and not is_beside:
+            room = (room - 1) // 2
+        top = self.top or max(room - _AROUND_WRITERS, _FEWEST)
+        sheet = replace(sheet, width=(sheet.room - _GAP) // 2) if is_beside else sheet
+        tables = [self._side(side, top, sheet) for side in ("key", "query")]
+        return [*above, *([hstack(tables, _GAP)] if is_beside else tables)]
+
+    def _side(self, side: Side, top: int, sheet: TableFormat) -> Block:
+        terms = self.composition.of_side(side)
+        shown, others = terms[:top], terms[top:]
+        total = "score" if self.composition.cell.row.layer.softcap is None else "before the softcap"
+        names = [*map(writer_name, shown), *[plural(len(others), "other writer")] * bool(others), total]
+        columns = [Column(self._title(side), names, [BOLD] * len(shown) + [DIM] * bool(others) + [BOLD], "<")]
+        for name in ("value", "margin"):
+            numbers = [getattr(term, name) for term in shown]
+            numbers += [sum(getattr(term, name) for term in others)] * bool(others)
+            texts = [sheet.cell(number) for number in (*numbers, sum(getattr(term, name) for term in terms))]
+            columns.append(Column(name, texts, [None] * (len(names) - 1) + [BOLD]))
+        width = sheet.bar_width(columns, len(columns), _WIDEST_BAR)
+        largest = largest_of(term.margin for term in self.composition.terms)
+        bars = [signed_bar(term.margin, largest, width, sheet.palette) for term in shown]
+        bars += [("", None)] * (len(names) - len(shown))
+        return table([*columns, *[bar_column(bars)] * bool(width)], sheet.width, sheet.palette)
+
+    def _title(self, side: Side) -> str:
+        cell = self.composition.cell
+        return f"{side} {(cell.key if side == 'key' else cell.row.query).index}, written by"

@@ -44,7 +44,7 @@ class Stages:
 
     @cached_property
     def scores(self) -> Float[np.ndarray, "H Q K"]:
-        """Scaled, biased and softcapped, before the mask; recorded ones are −inf where masked."""
+        """Scaled, biased and softcapped, before the mask; recorded ones are -inf where masked."""
         layer, bias = self.layer, self.layer.bias
         if layer.recorded_scores is not None:
             return self._rows(layer.recorded_scores)
@@ -155,12 +155,12 @@ class LayerTrace(Displayed, Tabular, Drawable):
         bias: what is added to the scaled products, `[1, Q, K]` or `[H, Q, K]`.
         softcap: c in c·tanh(scores/c).
         sinks: one more logit per head in the softmax, `[H]`, or per head and query, `[H, Q]`.
-        fill: what is added to a forbidden score; −inf replaces it.
+        fill: what is added to a forbidden score; -inf replaces it.
         proof: how well the recorded arrays explain the model's own output.
         inputs: what the queries are projected from, `[Q, E]` (toy layers and live modules).
         out_projection: W_o, `[H·Dv, E]`.
         out_bias: its bias, `[E]`.
-        recorded_scores: as the softmax received them, −inf where masked, `[H, Q, K]`; None where they are computed.
+        recorded_scores: as the softmax received them, -inf where masked, `[H, Q, K]`; None where they are computed.
         recorded_weights: as the softmax gave them, `[H, Q, K]`; None where they are computed.
         derived: what stands in the place of weights; None where they are those of a model.
         parent: the `Trace` that it was taken from by `Trace.layer`, whose tokens name what it shows; else None.
@@ -303,7 +303,7 @@ class LayerTrace(Displayed, Tabular, Drawable):
 
     @property
     def scores(self) -> Float[np.ndarray, "H Q K"]:
-        """Their scores, before the mask; recorded ones are −inf where masked."""
+        """Their scores, before the mask; recorded ones are -inf where masked."""
         return self.stages.scores
 
     @property
@@ -393,7 +393,7 @@ class HeadTrace(Displayed, Tabular, Drawable):
 
     @property
     def scores(self) -> Float[np.ndarray, "Q K"]:
-        """Scaled, biased and softcapped, before the mask; recorded ones are −inf where masked."""
+        """Scaled, biased and softcapped, before the mask; recorded ones are -inf where masked."""
         return self.stages.scores[0]
 
     @property

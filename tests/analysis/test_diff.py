@@ -117,7 +117,7 @@ def test_a_row_without_a_key_or_with_nan_is_left_out_and_said() -> None:
     blind = recorded([[0.5, 0.5], [0.0, 1.0]], [[False, False], [True, True]])
     found = diff(blind, recorded(same))
     assert (found.heads[0].rows, found.heads[0].jensen_shannon) == (1, 0.0)
-    assert found.notes == ("1 head has rows that are not compared: without a key, of padding, or with NaN",)
+    assert found.notes == ("1 head has rows that were not compared: without a key, padding, or NaN",)
     nothing = diff(recorded([[nan, nan]] * 2), recorded(same)).heads[0]
     assert (nothing.jensen_shannon, nothing.rows, nothing.elsewhere) == (None, 0, None)
 

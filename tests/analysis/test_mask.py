@@ -75,7 +75,7 @@ def test_the_lengths_of_a_batch_may_be_numbers_or_a_mask_of_tokens() -> None:
 @pytest.mark.parametrize(("arguments", "options", "kind", "words"), [
     ((LOWER, "casual"), {}, UsageError, "did you mean 'causal'"),
     ((LOWER, "causal"), {"api": "flash"}, UsageError, "api 'flash': expected sdpa, mha, additive or None"),
-    ((LOWER, "causal"), {"lengths": [6]}, UsageError, "pad without numbers"),
+    ((LOWER, "causal"), {"lengths": [6]}, UsageError, "a bare pad"),
     ((LOWER, "causal & pad"), {"lengths": [7]}, InputError, "7 tokens"),
     ((LOWER, "causal & pad"), {"lengths": [[6], [4]]}, InputError, "with 1 for a token"),
     ((LOWER, "causal & pad"), {"lengths": [[0] * 6, [0, 0, 0, 0, 1, 1]]}, InputError, "a row without tokens"),

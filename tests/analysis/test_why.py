@@ -60,8 +60,8 @@ def test_a_layer_that_gives_its_weights_alone_shows_these_and_says_what_is_left_
     assert (document["score"], document["weight"], document["capture"]) == (2.0, 0.73105854, "weights-only")
     warnings = list(warnings_of_rows(trace, [cells[0].row]))
     assert warnings == [
-        "layer 0: q and k are not known; why the scores are what they are is left out",
-        "layer 0: its values are not known; what the weights carry is left out",
+        "layer 0: q and k are not known, so nothing explains the scores",
+        "layer 0: its values are not known, so contributions are left out",
     ]
     shown = drawn(trace, "0", "1")
     assert "q·k" not in shown

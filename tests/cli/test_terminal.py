@@ -67,7 +67,7 @@ def test_a_terminal_has_one_screen_and_a_pipe_has_all(attn: Callable[..., Ran]) 
     assert code == 0
     assert len(text_shown(shown).splitlines()) <= 49
     assert all(re.search(rf"(head |H){head}\b", text_shown(shown)) for head in range(12))
-    assert "attn: showing blocks of cells. --all shows everything" in text_shown(shown)
+    assert "attn: showing pooled cells. --all shows everything" in text_shown(shown)
     piped = attn("inspect", TEXT, *TOY, PAGER="echo paged")
     assert "scores, before the mask" in piped.out
     assert piped.err == ""
@@ -82,8 +82,10 @@ def test_everything_goes_through_the_pager_of_a_person() -> None:
     assert "paged:" not in shown  # of a standard output that is a file
 
 
-def test_a_screen_reader_gets_no_blocks(attn: Callable[..., Ran]) -> None:
-    for line in ("mask show causal --size 3", "heads a --metrics self", "why a -q a -m toy", "diff a b -m demo"):
-        for color in ("never", "always"):
-            ran = attn(*line.split(), "--color", color, ACCESSIBLE="1")
-            assert (ran.code, set(ran.out) & set("█▓▒░▀▄▌▐")) == (0, set())
+@pytest.mark.parametrize(("line", "shown"), [
+    ("mask show causal --size 3", "query 2 attends to 0 to 2\n"), ("heads one", "label mixed, heads "),
+    ("diff the,cat,sat the,dog,sat -m demo", "head L3H0, bits "), ("learn --lesson positions", "k at 1, q·k turned 0."),
+])  # fmt: skip
+def test_a_screen_reader_gets_sentences(attn: Callable[..., Ran], line: str, shown: str) -> None:
+    ran = attn(*(word.replace(",", " ") for word in line.split()), "--color", "always", ACCESSIBLE="1")
+    assert (ran.code, set(ran.out) & set("█▓▒░▀▄▌▐─│┌└╭╰▸▾"), shown in ran.out) == (0, set(), True)

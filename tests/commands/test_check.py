@@ -130,7 +130,7 @@ def test_the_mask_that_a_configuration_implies_is_the_one_its_code_builds(
 
 
 def test_the_softmax_that_float64_overflows_is_found(checked: Checked) -> None:
-    # Llama's eager attention takes the softmax in float32, where float64's lowest number is −inf: rows of padding
+    # Llama's eager attention takes the softmax in float32, where float64's lowest number is -inf: rows of padding
     # become NaN, and by their values everything after them.
     assert errors(checked("llama", dtype="float64")) == {"dead-row"}
 

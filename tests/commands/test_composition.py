@@ -26,7 +26,7 @@ def test_the_key_is_found_through_the_previous_token_head(attn: Run, split: Comp
     ran = attn(*CELL)
     assert (ran.code, ran.err) == (0, "")
     assert "query 9 saw → key 4 a · layer 3 · head 3 of 4" in ran.out  # without --key, the heaviest
-    assert re.search(r"Key 4 is found mostly through head 2\.3, which wrote \d+ % of its margin\.", ran.out)
+    assert re.search(r"Key 4 is found mostly through L2H3, which wrote \d+ % of its margin\.", ran.out)
     assert "mean of 9 other keys" in ran.out
     first = split.of_side("key")[0]
     assert (first.writer, first.layer, first.head) == ("head", 2, 3)

@@ -117,7 +117,7 @@ def test_the_program_is_as_it_is_and_the_table_stands_on_stderr(train: Path) -> 
 def test_an_option_behind_the_program_is_told_to_have_gone_to_it(train: Path, arguments: tuple[str, ...]) -> None:
     ran = run("train.py", *arguments)
     own = next(one.partition("=")[0] for one in arguments if one.startswith(("--expect", "--no-fail")))
-    assert f"attn: {own} went to the program; options of attn run stand before it" in ran.stderr
+    assert f"attn: {own} went to the program; write options of attn run before it" in ran.stderr
     assert ran.stdout.splitlines()[-1].startswith(" ".join(arguments))
     assert "went to the program" not in run("--expect", "pad", "train.py", "--epochs", "1", "-F", "x").stderr
 

@@ -12,9 +12,9 @@ from safetensors.numpy import save_file
 from attncli.engines.interactive import Query, open_interactive
 from attncli.explore.view_state import ViewState
 from attncli.render.block import Bounds
+from attncli.render.explore.head import large_picture
 from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.pane import CellCursor
-from attncli.render.explore.picture import large_picture
 from attncli.render.palette import Palette
 
 SHAPES = Path(__file__).parents[2] / "docs" / "cookbook" / "files" / "shapes.png"

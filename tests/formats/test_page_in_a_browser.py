@@ -193,9 +193,9 @@ def test_the_bars_add_up_to_q_times_k(inspected: Inspected, tiny_llama: str) -> 
         point_at(page, row, column)
         products = [a * b for a, b in zip(q[row].tolist(), k[column].tolist(), strict=True)]
         first = max(range(len(products)), key=lambda d: abs(products[d]))
-        total = f"q·k = {sum(products):+.3f} from float16".replace("-", "−")
+        total = f"q·k = {sum(products):+.3f} from float16"
         until(lambda: total in page.inner_text("#products-text"))  # noqa: B023
-        text = page.inner_text("#products-text").replace("−", "-")
+        text = page.inner_text("#products-text")
         assert f"= {sum(products) * layer['scale']:+.3f}" in text
         assert f"Largest dimensions: {first}: {products[first]:+.3f}," in text
 

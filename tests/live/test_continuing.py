@@ -57,9 +57,9 @@ def test_later_keys_that_the_calls_before_hide_are_a_note_without_an_expectation
 @pytest.mark.parametrize(("name", "message"), [
     ("window_of_one_query", "sees 5 keys outside of the window(4) of the calls before"),
     ("bias_dropped", "no bias is added behind a cache, and the calls before add one"),
-    ("counted_twice", "queries behind a cache are rotated as positions 8 to 11, and the last one before as 3"),
-    ("stands_still", "queries behind a cache are rotated as position 6, and the last one before as 6"),
-    ("keys_from_the_beginning", "keys behind a cache are rotated as position 0, and the last one before as 5"),
+    ("counted_twice", "queries behind a cache are rotated as positions 8 to 11, and the cache ends at 3"),
+    ("stands_still", "queries behind a cache are rotated as position 6, and the cache ends at 6"),
+    ("keys_from_the_beginning", "keys behind a cache are rotated as position 0, and the cache ends at 5"),
 ])  # fmt: skip
 def test_both_numbers_are_told(name: str, message: str, programs: dict[str, Run]) -> None:
     assert message in [one.message for one in watched(lambda: programs[name](True)).findings]

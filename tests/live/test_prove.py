@@ -393,7 +393,7 @@ def test_lengths_come_from_ids_before_masks() -> None:
     mask = {"src": alone.table(ids).detach(), "src_key_padding_mask": ids == 0}
     proof = prove(alone.encoder, mask, "full & pad")
     assert proof.is_proved
-    assert "masks on trial" in str(proof)
+    assert "masks under test" in str(proof)
     assert prove(alone.encoder, mask, "full & pad", [8, 12, 5]).is_proved
     assert not prove(alone.encoder, mask, "full & pad", [8, 12, 4]).is_proved
     prover = Prover("full & pad")

@@ -77,7 +77,7 @@ WRONG: dict[str, tuple[np.ndarray, str, str]] = {
 
 
 DESIGNS: dict[str, tuple[np.ndarray, str, str]] = {
-    "transposed": (LOWER.swapaxes(2, 3), "leak", "Upper triangle: looks like a transposed causal mask"),
+    "transposed": (LOWER.swapaxes(2, 3), "leak", "upper triangle: looks like a transposed causal mask"),
     "shifted by one, with padding": (
         np.tri(SIZE, k=1, dtype=bool) & of_keys(RIGHT), "leak", "the diagonal of a causal mask is shifted by +1",
     ),

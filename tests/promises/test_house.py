@@ -12,21 +12,21 @@ PROJECT = Path(__file__).parents[2]
 
 # Lines of Python. A change that makes a package smaller lowers its number; none is raised.
 PACKAGES = {
-    "analysis": 7253,
-    "checkpoints": 2159,
-    "cli": 4201,
+    "analysis": 7251,
+    "checkpoints": 2140,
+    "cli": 4174,
     "corpus": 1281,
-    "encoding": 1541,
-    "engines": 4980,
-    "explore": 1317,
-    "formats": 2238,
-    "masks": 2331,
+    "encoding": 1531,
+    "engines": 4969,
+    "explore": 1316,
+    "formats": 2235,
+    "masks": 2330,
     "recording": 4083,
-    "render": 6048,
-    "trace": 2120,
+    "render": 6013,
+    "trace": 2097,
 }
-TOP = 845  # the modules that stand in no package
-TESTS = 29834
+TOP = 844  # the modules that stand in no package
+TESTS = 29866
 PAGE = 1142  # lines of HTML, CSS and JavaScript
 RIDDLES = 0
 

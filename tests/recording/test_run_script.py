@@ -122,7 +122,7 @@ def test_a_program_that_becomes_another_reports_what_was_seen() -> None:
     again = "import os, sys\nif len(sys.argv) > 1:\n    sys.exit(print('again', sys.argv))\n"
     script = f"{again}{ATTEND}\nattend()\nos.execv(sys.executable, [sys.executable, 'becomes.py', 'one'])\n"
     assert same(write("becomes.py", script)) == 1
-    assert notes() == ["the program called os.exec. attn does not watch what came after"]
+    assert notes() == ["the program called os.exec, and attn watches nothing after that"]
 
 
 def test_children_are_not_watched_and_a_line_says_so() -> None:

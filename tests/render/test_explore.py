@@ -14,9 +14,8 @@ from traces import layer_of, trace_of
 import attncli
 from attncli.render.block import Block, Bounds
 from attncli.render.explore.head import large_head
-from attncli.render.explore.heads import small_heads
+from attncli.render.explore.heads import layer_map, small_heads
 from attncli.render.explore.layer_view import LayerViewCache
-from attncli.render.explore.layers import layer_map
 from attncli.render.explore.pane import CellCursor, PaneContent
 from attncli.render.explore.words import cell_line, status_line, why_box
 from attncli.render.explore.words import tokens as token_strip

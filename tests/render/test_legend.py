@@ -11,7 +11,7 @@ from attncli.trace.view import Ramp
 
 
 def number(text: str) -> float:
-    return float(text.replace("−", "-").removeprefix("≤"))
+    return float(re.findall(r"^≤?([+-]?\d.*)", text)[0])  # 0.5 and -0.5, as in maps and lists
 
 
 @pytest.mark.parametrize(("ramp", "high"), [("sqrt", 0.3518), ("linear", 812.0), ("log", 3e-7), ("log", 1.0)])

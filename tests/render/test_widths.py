@@ -23,7 +23,6 @@ from attncli.recording.call import CallSite
 from attncli.render.ablation import ablation_parts
 from attncli.render.bars import TableFormat
 from attncli.render.calls import calls_parts
-from attncli.render.composition import CompositionPage
 from attncli.render.diff import DiffView
 from attncli.render.heads import head_parts
 from attncli.render.heatmap import legend
@@ -31,7 +30,7 @@ from attncli.render.inspect import Layout
 from attncli.render.masks import MaskView, compared
 from attncli.render.pairs import pair_parts
 from attncli.render.palette import Palette, Scale
-from attncli.render.why import WhyPage
+from attncli.render.why import CompositionPage, WhyPage
 from attncli.trace.view import View
 
 SIZES = [
@@ -127,5 +126,5 @@ def test_the_heads_of_a_ranking_and_those_it_counts_are_all(name: str, width: in
     palette = Palette("blocks")
     shown = plain(printed(HIGH[name](palette, width, height), palette, width))
     more = re.search(r" *\b(\d+) more$", shown, re.MULTILINE)
-    ranked = re.findall(r"^.*\bL\dH\d +[−-]?\d?[.\d]+ +.*$", shown.partition("cells ")[0], re.MULTILINE)
+    ranked = re.findall(r"^.*\bL\dH\d +-?\d?[.\d]+\b.*$", shown.partition("cells ")[0], re.MULTILINE)
     assert len(ranked) + int(more[1] if more else 0) == 16

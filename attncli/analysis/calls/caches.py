@@ -240,8 +240,7 @@ def continued(
         is_next = (places == rotation.last + queries + 1 - len(places) + np.arange(len(places))).all()
         if not is_next and not any(one.code == "positions" for one in findings):
             listed = f"s {places[0]} to {places[-1]}" if len({*places.tolist()}) > 1 else f" {places[0]}"
-            message = f"{name} behind a cache are rotated as position{listed}, and the last one before as "
-            message += f"{rotation.last}"
+            message = f"{name} behind a cache are rotated as position{listed}, and the cache ends at {rotation.last}"
             findings.append(error("positions", message, queries, "continue positions after the cache"))
     is_causal |= earlier.is_causal
     return CallTraits(min(windows, default=earlier.window), is_causal, earlier.bias, rotations), tuple(findings)

@@ -181,7 +181,7 @@ class Calls(Displayed, Sequence[CallGroup]):
             self._earlier[call.place] = self._earlier[anywhere] = after
             return recorded
         except Exception as fault:
-            self.notes.failed(fault, f"{call.place} could not be looked at")
+            self.notes.failed(fault, f"{call.place} could not be read")
             return RecordedCall(call.place, None, (), call.findings, "a bug in attn")
 
     @contextmanager
@@ -224,7 +224,7 @@ class Calls(Displayed, Sequence[CallGroup]):
             for context, findings in zip(step, found, strict=True):
                 context.track.add(findings)
         except Exception as fault:
-            self.notes.failed(fault, "the masks of a step could not be held against each other")
+            self.notes.failed(fault, "the masks of a step could not be compared")
 
     def _judged(self, step: ForwardPass) -> list[tuple[Finding, ...]]:
         """Return the findings of each call, and keep the step for `check`.
@@ -314,7 +314,7 @@ class Calls(Displayed, Sequence[CallGroup]):
             raise UnexpectedError(str(expected), wrong, unchecked)
         notes = [f"{message}; give `lengths`" for message in dict.fromkeys(one.finding.message for one in found)]
         if self.notes.fault is not None:
-            notes.append(f"not all that ran was looked at, for a bug in attn: {self.notes.fault!r}")
+            notes.append(f"some attention was not checked, by a bug in attn: {self.notes.fault!r}")
         for note in [*notes, *[_FULL] * (_FULL in self.notes)]:
             warnings.warn(note, stacklevel=2)
 

@@ -190,7 +190,10 @@ def _of_call(
         yield error("padding-side", f"{here.text} does not fit: {refusal}"), None
         return
     if padded is not None:
-        yield from ((one, padded) for one in _findings(mask, padded))
+        has_pad = any(isinstance(leaf, Pad) for leaf in leaves(expected))
+        advice = None if has_pad or not mask.rule.padded else f"if these keys are padding, expect '{here.text} & pad'"
+        for one in _findings(mask, padded):
+            yield (replace(one, advice=advice) if advice and one.code == "missing" else one), padded
         return
     # All that padding has no part in has to hold however long the sentences are.
     parts = [part for part in conjuncts(expected) if not any(isinstance(leaf, Pad) for leaf in leaves(part))]

@@ -246,7 +246,7 @@ def _broadcast(one: MaskReading, mask: CallMask) -> Iterator[Finding]:
 
 
 def _together(masks: Masks, unused: Masks, mask: CallMask, dtype: str) -> Iterator[Finding]:
-    """Yield masks whose numbers come to −inf where two forbid a key, and those that is_causal replaces by another."""
+    """Yield masks whose numbers come to -inf where two forbid a key, and those that is_causal replaces by another."""
     filled = [one for one in masks if any(math.isfinite(fill) for fill in one.fills)]
     for one, other in combinations(filled, 2):
         both = int(np.count_nonzero(~one.allowed & ~other.allowed))

@@ -145,8 +145,8 @@ def _window_notes(windows: dict[Sublayer, int | None], longest: int) -> Iterator
     for width in dict.fromkeys(windows.values()):
         if width is not None and width >= longest:
             where = layers_named([number for (number, _), window in windows.items() if window == width])
-            message = f"the window of {width} keys in {where} reaches over the longest text, {longest} tokens"
-            yield Finding("window", "note", message, advice=f"a text of more than {width} tokens shows its edge")
+            message = f"the window of {width} keys in {where} covers the longest text, {longest} tokens"
+            yield Finding("window", "note", message, advice=f"give a text of more than {width} tokens to test its edge")
 
 
 def _tokenizer_notes(runner: ModelRunner, sentence: EncodedInput) -> Iterator[Finding]:

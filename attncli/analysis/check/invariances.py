@@ -30,11 +30,11 @@ HiddenStates = dict[Sublayer, torch.Tensor]  # of a sentence, `[T, F]` after eac
 
 
 _ADVICE = {  # by the code of a change
-    "batch": "what stands beside a sentence changes it: the attention mask does not reach every layer",
-    "padding-side": "position ids have to follow from the attention mask, cumsum − 1, as generate() derives them",
+    "batch": "the rest of the batch changes a sentence: the attention mask does not reach every layer",
+    "padding-side": "derive position ids from the attention mask, as generate() does: cumsum − 1",
     "cache": "the mask of a later step begins at the wrong key: query i stands at position past + i",
     "backend": "one implementation leaves out a mask or a bias",
-    "packing": "documents of one sequence reach each other; give a mask of the documents",
+    "packing": "documents of one sequence attend to each other; give a mask of the documents",
 }
 
 
@@ -95,7 +95,7 @@ class ModelRunner:
     def _in_steps(self, batch: PaddedBatch, first: int, singles: int) -> list[HiddenStates]:
         """Run a batch with a cache; recurrent layers run one token at a time after the first step."""
         if not self._looks_back:
-            raise NotExposedError("its tokens see those after them")
+            raise NotExposedError("its tokens attend to later ones")
         inputs, spans, total = batch
         if self.checkpoint.takes_positions and "position_ids" not in inputs and not self.checkpoint.is_encoder_decoder:
             inputs["position_ids"] = torch.arange(total.text.stop).expand(len(spans), -1)
@@ -248,14 +248,14 @@ def findings_of(
             is_note = True
             advice = "its positions are absolute and it takes no position ids; pad on the right"
         elif one.first in reported:
-            advice = "see what else is found in this layer"
+            advice = "see the other findings in this layer"
         elif one.change is not None and np.isnan(one.change):
             advice = "the model itself gives NaN"
         elif runner.dtype in HALF:  # where one rounding moves a choice, as of experts, there is no floor
             is_note = True
             advice = f"rounding of {runner.dtype} may change as much; --dtype float32 tells"
         elif layer in others:
-            advice = f"layer {layer} has {visible(others[layer])}, which reads what stands before"
+            advice = f"layer {layer} has {visible(others[layer])}, which reads the tokens before"
         where = f"{'the ' + kind if kind != 'self' else 'the'} embeddings" if layer < 0 else f"{kind} layer {layer}"
         message = f"{one.ways}: hidden states change by {one.change:.2g} of their length, from {where} on"
         index = None if layer < 0 else layer

@@ -43,7 +43,7 @@ ADVICE = {
     "missing": "compare the mask with `attn mask model`",
     "no-mask": "build the mask before the layers and pass it to each of them",
     "row-sum": "look for a dropout that is on, a softmax over another axis, or a mask applied after it",
-    "proof": "the layer does something to its weights or values that is not attention as configured",
+    "proof": "the layer changes its weights or values in a way that its configuration does not state",
     "dead-row": "look for a mask that leaves no key, lost weights, or a scale of zero",
     "double-fill": "combine masks as booleans, and make numbers of them once",
 }
@@ -205,7 +205,7 @@ def _rows(layer: CapturedLayer, subject: MaskGrid, dtype: str) -> Iterator[Findi
     kind = "NaN" if np.isnan(sums[is_dead]).any() else "zero"
     furthest = sums[is_off][np.abs(sums[is_off] - 1).argmax()] if is_off.any() else 1
     for code, words, where in (
-        ("dead-row", f"rows of weights are {kind} though the mask leaves them keys", is_dead),
+        ("dead-row", f"rows of weights are {kind} although the mask allows keys", is_dead),
         ("row-sum", f"rows of weights do not sum to 1 but to {furthest:.4g}, and there is no sink", is_off),
     ):
         if count := int(np.count_nonzero(where)):

@@ -351,10 +351,10 @@ class ProbedForward:
     def _conditions(self, leaks: bool) -> Iterator[Finding]:
         """Yield what the verdict rests on."""
         if leaks and not self.attended:
-            message = f"attn saw no attention call, so one layer of {self.expression} is claimed"
+            message = f"attn saw no attention call, and takes the model for one layer of {self.expression}"
             yield Finding("no-mask", "note", message)
         if self.claim.is_padded and self.padding[0].source == "calls":
-            message = "the lengths of `pad` are those of the masks on trial; no id and no attention mask states them"
+            message = "`pad` takes its lengths from the masks under test: neither ids nor an attention mask state them"
             yield Finding("pad", "note", message, advice="give --lengths 6,10 (lengths=[6, 10] in Python)")
         for name in dict.fromkeys(self.forward.copy.shared):
             yield Finding("rerun", "note", f"{name} cannot be copied, so the forwards that attn adds share it")
@@ -370,7 +370,7 @@ class ProbedForward:
             still = np.flatnonzero(self.claim.direct[row][:, position] & tokens[row] & ~moved[row])
             if len(still):
                 listed = ", ".join(map(str, still[:5])) + (" …" if len(still) > 5 else "")
-                message = f"position {position} may be read, and does not move these outputs when it changes: {listed}"
+                message = f"changing position {position} moves none of these outputs, which may read it: {listed}"
                 yield Finding("unread", "note", message, len(still))
                 return
 

@@ -38,7 +38,7 @@ def diff(
         list[str] | None,
         options.choice_option("Compare only this query: a token of the first. Repeatable.", "TOKEN", "-q"),
     ] = None,
-    top: Annotated[int | None, options.view_option("List this many heads and cells. Default: 10.", "N", low=1)] = None,
+    top: Annotated[int | None, options.view_option("List N heads and cells. Default: 10.", "N", low=1)] = None,
     precision: options.Precision = None,
     colormap: options.Colormap = None,
     ramp: options.Ramp = None,
@@ -72,9 +72,9 @@ def diff(
     from attncli.render.diff import DiffView
 
     with output.view(environment, chosen, "diff") as canvas:
-        palette = canvas.palette(colormap or "viridis")
+        height = canvas.height and canvas.height - environment.noted_lines
         title = " / ".join(dict.fromkeys(trace.text or trace.target or "" for trace in traces))
-        view = DiffView(difference, palette, canvas.width, precision, top, ramp, canvas.height)
+        view = DiffView(difference, canvas.palette(colormap or "viridis"), canvas.width, precision, top, ramp, height)
         canvas.show(view.renderables(), title)
 
 

@@ -12,7 +12,7 @@ import typer
 
 from attncli.analysis import NAMES, Metric
 from attncli.cli import options
-from attncli.cli.environment import Environment, is_accessible
+from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
 from attncli.errors import ExitCode, UsageError
 from attncli.text import did_you_mean, names_in, plural, visible
@@ -113,7 +113,7 @@ def heads(
     _ = choice.order, choice.chosen  # a misspelt metric is refused before anything is loaded
     if output.folder is not None:
         metrics = "attn inspect -o FOLDER/ --show metrics writes the metrics of each sentence"
-        raise UsageError(f"attn heads writes one table, and no folder of parts; {metrics}")
+        raise UsageError(f"attn heads writes one table, not a folder; {metrics}")
     chosen = output.chosen()
     show = partial(_show, environment, output, chosen, precision)
     color = colormap or "viridis"
@@ -128,7 +128,7 @@ def heads(
 
             palette, shown = canvas.palette(color), report
             height = canvas.height and canvas.height - environment.noted_lines
-            if not (choice.sort or choice.top or choice.metrics or output.all_ or is_accessible()):
+            if not (choice.sort or choice.top or choice.metrics or output.all_):
                 return head_parts(report, palette, canvas.width, height, precision)
             if height is not None and choice.top is None:
                 shown = replace(report, heads=report.heads[: max(height - _AROUND, 1)])
@@ -238,7 +238,7 @@ def _measured(
             texts = sentences(request.texts, environment)
         except MissingSentenceError:
             request = request.changed(texts=request.texts.changed(text=[_EXAMPLE]))
-            environment.note('a built-in sentence; attn heads "time flies like an arrow" measures yours')
+            environment.note('this sentence is built in; attn heads "time flies like an arrow" measures yours')
     job = trace_job(request, partial(measure, view=View(queries=queries), is_test=is_induction), "all")
     stream = _stream(environment, request, job, workers, texts, raises=is_induction)
     stats = HeadStats(is_induction)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attncli.cli import options
-from attncli.cli.environment import Environment, is_accessible
+from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
 from attncli.errors import ExitCode, UsageError
 
@@ -193,7 +193,7 @@ def _draw(
             height = canvas.height
             if height is not None:  # notes above the view take lines of the screen, but not most of them
                 height = max(height - (environment.noted_lines - before), height // 2)
-            layout = Layout(trace, view, palette, canvas.width, height, output.all_, is_accessible())
+            layout = Layout(trace, view, palette, canvas.width, height, output.all_)
             canvas.show(layout.renderables(), _title(trace))
             for note in layout.notes():
                 environment.note(note)

@@ -40,7 +40,7 @@ def learn(
     from attncli.render.learn import PRECISION, Steps
 
     if lesson is None and text is not None and len(text) == 1 and text[0] in LESSONS:
-        raise UsageError(f"'{text[0]}' is a lesson, read as a text here; use attn learn --lesson {text[0]}")
+        raise UsageError(f"'{text[0]}' is read as a text here; for the lesson, use attn learn --lesson {text[0]}")
     walked = walk(" ".join(text) if text else TEXT, LESSONS[lesson or "one"], query, seed or 0)
     with output.view(environment, output.chosen(), "learn") as canvas:
         sheet = TableFormat(canvas.palette("viridis"), canvas.width, PRECISION)

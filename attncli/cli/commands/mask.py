@@ -44,7 +44,7 @@ class MaskInput(Options):
         "Set the keys before the first query. Default: keys minus queries.", "N", low=0
     )
     for_: Literal["sdpa", "mha", "additive"] | None = options.input_option(
-        "Set what True means: attend (sdpa), masked (mha); or add numbers."
+        "Set what True means: attend (sdpa) or masked (mha); or additive."
     )
     lengths: options.Lengths = None
     layer: str | None = options.choice_option(
@@ -74,7 +74,7 @@ class MaskInput(Options):
         if self.lengths is not None and not any(
             has_padding_of_rows(as_expression(mask)) for mask in masks if not is_file(mask)
         ):
-            raise UsageError("--lengths applies to an expression with pad without numbers, such as 'causal & pad'")
+            raise UsageError("--lengths needs an expression with a bare pad, such as 'causal & pad'")
         traces = {}
         for name in masks:
             if name == str(trace) or name.lower().endswith(".safetensors"):
@@ -211,7 +211,7 @@ def convert(
     mask_input: MaskInput,
     to: Annotated[
         Literal["sdpa", "mha", "additive"],
-        options.output_option("Write for sdpa (True attends), mha (True masks), or 0 and min to add."),
+        options.output_option("Write for sdpa (True attends), mha (True masks), or additive."),
     ],
     output: Annotated[Path, options.output_option("Write to a .npy, .pt or .safetensors file.", "FILE", "-o")],
     dtype: Literal["float16", "float32", "float64"] | None = options.output_option(

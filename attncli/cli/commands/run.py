@@ -82,7 +82,7 @@ def run(
     run_it = program_of(target, is_module=module is not None)
     stderr = Environment(environment.is_quiet, environment.is_verbose, sys.stderr)
     if passed := [f"--{name}" for name in _NAMES if any(word.partition("=")[0] == f"--{name}" for word in arguments)]:
-        stderr.note(f"{' and '.join(passed)} went to the program; options of attn run stand before it")
+        stderr.note(f"{' and '.join(passed)} went to the program; write options of attn run before it")
     if every is not None:
         from attncli.cli.training import TrainingRun
 
@@ -93,7 +93,7 @@ def run(
     from attncli.analysis.prove import Prover
     from attncli.recording.notes import described
 
-    for name in ("formats.columns", "formats.documents", "formats.rows", "render.calls", "render.proofs"):
+    for name in ("formats.columns", "formats.documents", "formats.rows", "render.calls", "render.findings"):
         import_module(f"attncli.{name}")  # before the program's folder comes first on sys.path
     chosen = output.chosen()
     if chosen not in ("table", "json", "tsv"):
@@ -196,16 +196,16 @@ def _write_proofs(prover: Prover, output: options.StderrOutput, chosen: str, std
     for note in prover.notes:
         stderr.note(note)
     if not prover.proofs and not prover.notes:
-        ran_none = "nothing is proved: in the main thread, no module of torch that computes attention ran"
+        ran_none = "nothing is proved: no torch module with attention ran in the main thread"
         stderr.note(_without_torch() or ran_none)
     if prover.left_out:
-        stderr.note(f"{plural(prover.left_out, 'later forward')} that may differ not proved")
+        stderr.note(f"not proved: {plural(prover.left_out, 'later forward')} that may differ")
     if chosen == "json":
         from attncli.formats.documents import write_proofs
 
         stderr.write([write_proofs(prover.proofs)], output.file)
     else:
-        from attncli.render.proofs import proof_parts
+        from attncli.render.findings import proof_parts
 
         with output.view(stderr, chosen, "run") as canvas:
             for proof in prover.proofs:

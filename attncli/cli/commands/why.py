@@ -56,7 +56,7 @@ def why(
         if len(values) > 1:
             raise UsageError(f"--{name} is given {len(values)} times; give it once")
     if not query:
-        raise UsageError("give the query that attends: --query TOKEN, its text or its index")
+        raise UsageError("--query is missing; name the token that attends, by its text or its index")
     chosen = output.chosen()
     (trace,) = traces_of(environment, request, only="attn why explains")
     explained = explain(trace, query[0], key[0] if key else None)
@@ -66,7 +66,7 @@ def why(
         from attncli.analysis.composition import composition as composition_of
 
         split = composition_of(explained)
-    for note in (notes := [*filter(None, [*pieces, first_layer_note(request, trace)])]):
+    for note in filter(None, [*pieces, first_layer_note(request, trace)]):
         environment.note(note)
     rows = [cell if isinstance(cell, AttentionRow) else cell.row for cell in explained]
     for warning in warnings_of_rows(trace, rows):
@@ -78,20 +78,19 @@ def why(
         environment.write(written, output.file)
         return
     from attncli.render.bars import TableFormat
-    from attncli.render.why import WhyPage
+    from attncli.render.why import CompositionPage, WhyPage
 
     with output.view(environment, chosen, "why") as canvas:
         table = TableFormat(canvas.palette(colormap or "viridis"), canvas.width, precision, ramp)
+        lines = canvas.height and canvas.height - environment.noted_lines
         if split is not None:
-            from attncli.render.composition import CompositionPage
-
-            lines = None if canvas.height is None else canvas.height - len(notes)
             most = len(split.terms) if output.all_ else top
             canvas.show(CompositionPage(split, most, table, lines).parts(), trace.text)
             return
-        page = WhyPage(trace, explained, top, table, canvas.height)
-        if canvas.height is not None:
-            page = replace(page, lines=canvas.height - len(notes) - len(page.notes()))
+        page = WhyPage(trace, explained, top, table, lines)
+        for _ in range(2 if lines is not None else 0):  # a page with fewer heads has a longer note
+            below = sum(-(-len(f"attn: {note}") // table.room) for note in page.notes())
+            page = replace(page, lines=(lines or 0) - below)
         canvas.show(page.parts(), trace.text or trace.target or "")
     for note in page.notes():
         environment.note(note)

@@ -167,7 +167,7 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
                 "scale": layer.scale,
                 "has_bias": layer.bias is not None,
                 "softcap": layer.softcap,
-                "proof": _proof(trace, layer),
+                "proof": proof_line(layer, Palette()).plain if layer.proof else "proof: not run",
                 "labels": {head: named[0].name for head in layer.heads if (named := labels.get(_key(layer, head)))},
             }
             for layer, cells in layers
@@ -219,12 +219,6 @@ def _start(
 
 def _key(layer: LayerTrace, head: int) -> HeadKey:
     return layer.layer, layer.kind, head
-
-
-def _proof(trace: Trace, layer: LayerTrace) -> str:
-    if layer.proof is None:
-        return "proof: not run" + (" (add --engine verify)" if trace.source.kind == "pretrained" else "")
-    return proof_line(layer, Palette()).plain
 
 
 def _layer(

@@ -68,7 +68,7 @@ async function showProducts(view, row, column) {
   element("products-text").textContent = `q·k = ${signed(total)} from float16${scaled}. Largest dimensions: ${largest}`;
 }
 
-const signed = (value) => (value < 0 ? "−" : value > 0 ? "+" : "") + Math.abs(value).toFixed(3);
+const signed = (value) => (value > 0 ? "+" : "") + value.toFixed(3);
 
 function drawProducts(products) {
   const bar = Math.max(2, Math.min(16, Math.floor(600 / products.length))), half = 45;

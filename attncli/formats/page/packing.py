@@ -61,7 +61,7 @@ def odd_codes(decimals: int) -> list[tuple[int, str, str, str]]:
     return [
         (NAN, "X", "×", "NaN"),
         (PLUS_INFINITY, "I", "∞", "inf"),
-        (MINUS_INFINITY, "-I", "−∞", "-inf"),
+        (MINUS_INFINITY, "-I", "-∞", "-inf"),
         (ABOVE, "+", ">", f"> {largest:g}"),
         (BELOW, "-", "<", f"< -{largest:g}"),
     ]

@@ -48,8 +48,8 @@ def _shared_blocks(block_mask: tuple[Any, ...], allowed: torch.Tensor) -> tuple[
     """Return that the blocks of one batch row, or head, serve all of them, although the mask_mod differs."""
     for axis, name, what in ((0, "B", "batch row"), (1, "H", "head")):
         if block_mask[2].shape[axis] == 1 < allowed.shape[axis]:
-            message = f"mask_mod differs by {what}, and create_block_mask({name}=None) has those of {what} 0 for all"
-            message += ". Compiled, these blocks decide, too"
+            message = f"mask_mod differs by {what}, but create_block_mask({name}=None) takes those of {what} 0 for all"
+            message += ". Compiled code follows these blocks"
             return (Finding("batch", "note", message, advice=f"pass {name}={allowed.shape[axis]}"),)
     return ()
 
@@ -69,7 +69,7 @@ def _cells(
 def _score_change(
     mod: Callable[..., Any], shape: tuple[int, ...], device: torch.device
 ) -> tuple[torch.Tensor | None, float | None, str | None]:
-    """Return what a score_mod adds to a score, −inf where it forbids; its soft cap; and that it does something else."""
+    """Return what a score_mod adds to a score, -inf where it forbids; its soft cap; and that it does something else."""
     added = _cells(mod, shape, device, 0.0)
     tried = [(score, _cells(mod, shape, device, score)) for score in _TRIED]
     if all(_are_close(values, added + score) for score, values in tried):

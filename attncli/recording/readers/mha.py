@@ -35,7 +35,7 @@ _UNHEEDED = Finding(
     "no-mask", "error", "is_causal=True was ignored: without attn_mask, the fast path of evaluation masks nothing",
     advice="pass nn.Transformer.generate_square_subsequent_mask(T)",
 )  # fmt: skip
-_CONTRADICTED = "is_causal=True next to another attn_mask, of which the fast path applies the mask and others the hint"
+_CONTRADICTED = "is_causal=True contradicts attn_mask: the fast path applies the mask, and other paths the hint"
 
 
 def is_fused(module: nn.Module) -> bool:
@@ -130,7 +130,7 @@ def _emit(
         return q, k, v
 
     masks = [own_tokens(key)] if query.is_nested else []
-    for name in _MASKS:  # True and −inf forbid
+    for name in _MASKS:  # True and -inf forbid
         if (mask := options.get(name)) is not None:
             is_of_keys = name.endswith("key_padding_mask")  # `[K]` or `[B, K]`; others are `[Q, K]` or `[B·H, Q, K]`
             shape = (-1, 1, 1, mask.shape[-1]) if is_of_keys else (-1, heads if mask.dim() > 2 else 1, *mask.shape[-2:])

@@ -1,4 +1,4 @@
-"""One head as large as its pane allows, with a cursor; a text that does not fit is pooled."""
+"""One head as large as its pane allows: its map, pooled where a text does not fit, or the pictures of the text."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.pane import KEY, QUERY, CellCursor, PaneContent, pad
 from attncli.render.heatmap import legend_line
 from attncli.render.matrix import HALF, LONGEST_LABEL, MARK, NARROW, WIDE, CellGrid, GridCell, map_lines, titled
-from attncli.render.palette import BOLD, DIM, Palette
+from attncli.render.palette import BOLD, DIM, Palette, Scale
+from attncli.render.picture import CHOSEN, OWN, HeadLook, PictureView
 
 if TYPE_CHECKING:
     from attncli.trace.view import Ramp
 
 _LABELS = (LONGEST_LABEL, 6, 0)  # cells of a label
-_WITH_NUMBERS, _WITH_WORDS = 4, 6  # characters of a cell, and of a column that has its token above it
+_LARGE, _WITH_WORDS = 4, 6  # characters of a cell, and of a column that has its token above it
 _WIDEST_HALF = 4  # characters of a cell of which two share a line
+_LEAST_PICTURE = 6  # columns
 _MOST_MEASURED = 200  # tokens whose longest label is measured
 
 
@@ -100,10 +102,10 @@ class _LargeHead:
         free = self.room.width - self._margin(longest) - bool(self.sight.boundaries[1])
         each, high = free // self.sight.size[1], self.body // self.sight.size[0]
         lines = max(min(high, (each + 1) // 2), 1)
-        wide = min(each, max(2 * lines + 2, _WITH_NUMBERS + 1))
+        wide = min(each, max(2 * lines + 2, _LARGE + 1))
         cells, has_color = [WIDE], self.palette.has_color
         # A number says more than a colour; without colours a shade has to stand below it.
-        if wide >= _WITH_NUMBERS and (has_color or lines > 1):
+        if wide >= _LARGE and (has_color or lines > 1):
             cells.insert(0, GridCell(wide if has_color else wide // 2 * 2, 1, lines))
         halves = [GridCell(min(max(each, 1), _WIDEST_HALF), HALF.rows), HALF]
         return cells + (halves if has_color else [NARROW])
@@ -177,3 +179,24 @@ def _lines_of(rows: int, boundary: int, cell: GridCell) -> int:
     """Return how many lines rows take, with the rule between two texts."""
     shared = -(-boundary // cell.rows) - (-(rows - boundary) // cell.rows)
     return shared * cell.lines + bool(boundary)
+
+
+def large_picture(
+    sight: LayerViewCache, cursor: CellCursor, ramp: Ramp | None, palette: Palette, label: str, room: Bounds
+) -> PaneContent[int]:
+    """Return the pictures as `attn inspect` draws them; the value at a place is a position."""
+    layer, query, layout = sight.layer, cursor.query, sight.layout
+    assert layout is not None
+    (weights,), (allowed,) = sight.cells(cursor.head, range(query, query + 1))[1:3]
+    cells = np.array([*layout.cells])
+    look = HeadLook(str(layer.head_label(cursor.head)), weights, allowed)
+    scale = Scale.up_to(float(np.nan_to_num(weights * allowed)[cells].max()), ramp)
+    marks = {cursor.key: CHOSEN, query: OWN}
+    view = PictureView(("", ""), [look], layout, marks, palette, scale, layer.derived is None, resized=sight.resized)
+    panels = [each._replace(name=each.canvas.name, facts=()) for each in view.panels]
+    tiles = view.tiling(panels, room, _LEAST_PICTURE, room.width)
+    drawn = view.tiled(panels[: tiles.capacity], tiles)
+    share = f"{float(weights[cells].sum()):.0%} on the picture" * view.has_shares
+    facts = [label, layer.measure, view.heaviest(look, cells), share, titled("layer", layer.label)]
+    title = join_facts(facts, room.width, palette, titled("head", layer.head_label(cursor.head)))
+    return drawn._replace(title=title)

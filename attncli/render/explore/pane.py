@@ -25,19 +25,12 @@ class CellCursor(NamedTuple):
 
 
 class PaneContent(NamedTuple, Generic[Place]):
-    """Content of a pane.
+    """Content of a pane."""
 
-    Attributes:
-        block: no larger than the pane.
-        at: returns the value at a line and a column; None without one.
-        title: for the pane's border.
-        steps: rows and columns that a cell of the block stands for.
-    """
-
-    block: Block
-    at: Callable[[int, int], Place | None] = lambda *_: None
-    title: Sequence[Segment] = ()
-    steps: tuple[int, int] = (1, 1)
+    block: Block  # no larger than the pane
+    at: Callable[[int, int], Place | None] = lambda *_: None  # the value at a line and a column; None without one
+    title: Sequence[Segment] = ()  # for the pane's border
+    steps: tuple[int, int] = (1, 1)  # rows and columns that a cell of the block stands for
 
 
 def pad(text: str, width: int, style: Style | None = None, align: str = "right") -> Segment:

@@ -96,7 +96,7 @@ def test_what_goes_wrong_in_us_is_said_and_stops_nobody(
     others = taken(sdpa())
     others.check("full")
     others.notes.fault = calls.notes.fault  # another call, of which nothing is known
-    with pytest.warns(UserWarning, match="not all that ran was looked at, for a bug in attn: ZeroDivisionError"):
+    with pytest.warns(UserWarning, match="some attention was not checked, by a bug in attn: ZeroDivisionError"):
         others.check("full")
 
 

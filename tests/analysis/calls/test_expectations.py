@@ -109,5 +109,5 @@ def test_requests_that_say_no_places_or_no_masks() -> None:
             Expectations.parse(text)
     with pytest.raises(UsageError, match="a mapping of several names their places"):
         taken(*seq2seq()).check({"*": "full"}, place="encoder.*")
-    with pytest.raises(UsageError, match="lengths apply to pad without numbers"):
+    with pytest.raises(UsageError, match="lengths need an expression with a bare pad"):
         taken(*seq2seq()).check({"*": "full"}, lengths=LENGTHS)
