@@ -364,6 +364,16 @@ def watch(material: Material, program: str, attention: str, time: float) -> list
     ]
 
 
+def measured(material: Material, attention: str) -> list[Case]:
+    """Compare a training whose heads are measured in each tenth step, and in every one, to the same under Python."""
+    command = [str(SCRIPTS / "training.py"), attention, "40"]
+    return [
+        Case(f"python training.py {attention} 40", [PYTHON, *command]),
+        Case(f"attn run --every 10 training.py {attention} 40", [ATTN, "run", "--every", "10", *command], 1.05),
+        Case(f"attn run --every 1 training.py {attention} 40", [ATTN, "run", "--every", "1", *command], 1.25),
+    ]
+
+
 @dataclass(frozen=True)
 class Question:
     """What a part of BENCHMARKS.md asks, and the tables that answer it.
@@ -478,12 +488,15 @@ QUESTIONS = [
         "What does watching a program cost?",
         "Twelve training steps of a GPT of 6 layers, 256 wide, on texts of 256 tokens, with PyTorch's fused attention "
         "and with a softmax written out: as a program of its own, and under `attn run`. And a generation of 500 tokens "
-        "by a Llama of the same size, which keeps the keys and values of earlier tokens.",
+        "by a Llama of the same size, which keeps the keys and values of earlier tokens. Last, forty steps whose heads "
+        "are measured, in each tenth and in every one.",
         {
             "watch-sdpa": partial(watch, program="training.py", attention="sdpa", time=1.1),
             "watch-handwritten": partial(watch, program="training.py", attention="handwritten", time=1.3),
             "watch-generating-sdpa": partial(watch, program="generating.py", attention="sdpa", time=1.5),
             "watch-generating-eager": partial(watch, program="generating.py", attention="eager", time=1.5),
+            "watch-training-sdpa": partial(measured, attention="sdpa"),
+            "watch-training-handwritten": partial(measured, attention="handwritten"),
         },
     ),
 ]

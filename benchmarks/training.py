@@ -1,6 +1,6 @@
 """Train a small GPT, whose attention is fused or written out: what `attn run` is measured on.
 
-python training.py sdpa|handwritten
+python training.py sdpa|handwritten [STEPS]
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = GPT()
     optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(STEPS):
+    for _ in range(int(sys.argv[2]) if len(sys.argv) > 2 else STEPS):
         ids = torch.randint(WORDS, (BATCH, LENGTH + 1))
         loss = functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
         optimizer.zero_grad()

@@ -164,6 +164,8 @@ TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]]
             "--on, where Ray chooses the GPU; give --device cuda",
         ),
         ("lengths", lambda run: run.command == "run" and not run.prove, "a run without --prove; give --prove EXPR"),
+        ("warn fail", lambda run: run.command == "run" and not run.every, "a run without --every; give --every N"),
+        ("expect place prove save no_fail", lambda run: run.every, "--every, which checks no mask; drop one of them"),
         ("expect place save", lambda run: run.prove, "--prove, which asks whole models; drop one of them"),
         (
             "top",

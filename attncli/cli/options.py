@@ -454,9 +454,9 @@ class InspectOutput(TraceOutput):
 
 
 class StderrOutput(OutputOptions):
-    """Output of findings in a program, whose standard output is its own."""
+    """Output of findings in a program, whose standard output is its own, or of its attention over training."""
 
-    format_: Literal["table", "json", "tsv"] | None = _FORMAT
+    format_: Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md"] | None = _FORMAT
 
 
 class DocumentOutput(OutputOptions):

@@ -12,6 +12,7 @@ import numpy as np
 
 from attncli.analysis import OF_ANY_TEXT, OF_PICTURES, names_for
 from attncli.errors import Metadata
+from attncli.recording.call import COLUMNS
 from attncli.trace.tokenization import Choice, Tokenization
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ WORDS = {name: kind for name, kind in TOKENS.items() if name not in ("id", "word
 ABLATIONS = {
     "sentence": "int64", "layer": "int32", "head": "int32", "outcome": "string", "next": "string", "against": "string",
     **dict.fromkeys(("before", "after", "change", "direct"), "float64"),
+}  # fmt: skip
+TRAINING = {
+    "step": "int64", "place": "string", "module": "string", "layer": "int32", "head": "int32",
+    **dict.fromkeys(COLUMNS, "float32"), "twin": "int32", "rank": "int32",
 }  # fmt: skip
 CALLS = ("place", "function", "module", "api", "calls", "heads", "queries", "keys", "dtype", "mask", "findings")
 

@@ -55,7 +55,7 @@ def write_parquet(answers: Parts, types: Mapping[str, str], sink: IO[bytes]) -> 
                 waiting.append(table)
                 write(_ROWS)
         write(0)
-        writer = writer or ParquetWriter(sink, _schema(types))
+        writer = writer or ParquetWriter(sink, schema_of(types))
     finally:
         if writer is not None:
             writer.close()
@@ -71,7 +71,7 @@ def arrow_tables(table: Table) -> Iterator[Any]:
     """Yield each block of rows as a table of pyarrow."""
     import pyarrow
 
-    schema = _schema(table.types)
+    schema = schema_of(table.types)
     for block in table.blocks:
         columns = ((block[each.name], each.type) for each in schema)
         count = row_count(block)
@@ -84,7 +84,8 @@ def arrow_tables(table: Table) -> Iterator[Any]:
         yield pyarrow.Table.from_arrays(arrays, schema=schema)
 
 
-def _schema(types: Mapping[str, str]) -> Any:
+def schema_of(types: Mapping[str, str]) -> Any:
+    """Return the schema of columns."""
     import pyarrow
 
     return pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in types.items()])

@@ -7,17 +7,20 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain, groupby, repeat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 
-from attncli.errors import NO_METADATA, Failure
-from attncli.formats.columns import Block, Table, row_count, with_metadata
+from attncli.errors import NO_METADATA, Failure, InputError
+from attncli.files import atomic_write
+from attncli.formats.columns import TRAINING, Block, Table, row_count, with_metadata
 from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.formats.json import Parts
+    from attncli.recording.call import LayerMetrics
 
 _PIECE = 2**12  # rows that are held as texts
 
@@ -112,3 +115,49 @@ def _quoted(token: str) -> str:
 
 _COMMAS = {"tsv": "\t", "csv": ","}
 _FIELDS: dict[str, Callable[[str], str]] = {"tsv": escaped, "csv": _quoted}
+
+
+class TrainingTable:
+    """A table with a row for each head in each measured step, which grows while a program runs.
+
+    Parquet has its index at the end of a file, so its rows are lines of JSON beside it until the program ends.
+    """
+
+    def __init__(self, path: Path, form: str, rank: int) -> None:
+        self._path, self._form, self._rank = path, form, rank
+        self._growing = path.with_name(f"{path.name}.jsonl") if form == "parquet" else path
+        self._write([TRAINING] if form in _COMMAS else [], "wb")
+
+    def add(self, step: int, layers: Iterable[LayerMetrics]) -> None:
+        """Write the rows of a step, all at once."""
+        rows = []
+        for layer in layers:
+            for head, values in enumerate(layer.values.T):
+                *numbers, twin = (None if value != value else float(str(value)) for value in values)  # shortest digits
+                named = step, layer.place, layer.module, layer.layer, head
+                rows.append((*named, *numbers, twin if twin is None else int(twin), self._rank))
+        self._write(rows, "ab")
+
+    def _write(self, rows: Iterable[Iterable[object]], mode: str) -> None:
+        text = io.StringIO()
+        if self._form in _COMMAS:
+            csv.writer(text, delimiter=_COMMAS[self._form], lineterminator="\n").writerows(rows)
+        lines = (orjson.dumps(dict(zip(TRAINING, row, strict=True))) + b"\n" for row in rows)
+        try:
+            self._growing.parent.mkdir(parents=True, exist_ok=True)
+            with open(self._growing, mode) as file:
+                file.write(text.getvalue().encode() or b"".join(lines))
+        except OSError as error:
+            raise InputError(f"cannot write {visible(str(self._growing))}: {error.strerror or error}") from None
+
+    def close(self) -> None:
+        """Finish a file that has rows: those that were to be Parquet become it."""
+        if self._form == "parquet":
+            from pyarrow import json, parquet
+
+            from attncli.formats.parquet import schema_of
+
+            options = json.ParseOptions(explicit_schema=schema_of(TRAINING))
+            with atomic_write(self._path) as aside:
+                parquet.write_table(json.read_json(self._growing, parse_options=options), aside, compression="zstd")
+            self._growing.unlink()

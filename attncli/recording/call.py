@@ -14,6 +14,7 @@ from attncli.masks.conventions import Convention
 from attncli.masks.findings import Finding
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from jaxtyping import Float
     from torch.multiprocessing.reductions import StorageWeakRef
@@ -133,3 +134,17 @@ class AttentionCall:
     is_mask_read: bool = False  # whether all that hides keys is read nevertheless
     slices: CallSlices | None = None  # of longer queries and keys
     projections: tuple[torch.Tensor, ...] = ()  # that modules inside of its own gave before it
+
+
+METRICS = ("max_score", "entropy", "effective_keys", "sink", "previous", "distance")
+NAMES = (*METRICS, "keys", "uniformity", "similarity")  # keys that a row may attend to, effective ones as their part
+COLUMNS = (*NAMES, "twin")  # the head of the layer with the most similar weights
+
+
+class LayerMetrics(NamedTuple):
+    """Metrics of the heads of a layer in a step of training."""
+
+    layer: int  # in the order in which attention ran first
+    place: str  # in the program, `train.py:12`
+    module: str  # as its model names it; empty for the model, and outside of modules
+    values: Float[np.ndarray, "C H"]  # the `COLUMNS`; NaN where one is not defined

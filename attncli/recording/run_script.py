@@ -97,9 +97,9 @@ def run_program(
 
     def begin() -> None:
         with notes.of_faults("the program could not be watched"):
-            if steps is not None:
-                watched.callback(_end_after(steps))
             watched.enter_context(watch())
+            if steps is not None:  # whose hook ends the program, after that of the watch
+                watched.callback(_end_after(steps))
 
     def reported() -> int:
         notes.extend(children.note())
@@ -272,3 +272,14 @@ class _Children:
         number += max(_process_number() - self._earlier - 1, 0)
         processes = "process was" if number == 1 else "processes were"
         return [f"{number} child {processes} not watched; run them under attn run"] if number else []
+
+
+def rank_of_process() -> tuple[int, int] | None:
+    """Return the number of this process in a distributed program, and how many there are; None where it is alone."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        number, count = distributed.get_rank(), distributed.get_world_size()
+    else:
+        values = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE")]  # torchrun's and accelerate's
+        number, count = map(int, values) if all(each.isdecimal() for each in values) else (0, 1)
+    return (number, count) if count > 1 else None

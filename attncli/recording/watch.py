@@ -59,6 +59,7 @@ def watching(
     module: nn.Module | None = None,
     notes: Notes | None = None,
     hints: Callable[[], Hints] | None = None,
+    on_end: Callable[[str], object] = lambda _: None,
 ) -> Iterator[Watch]:
     """Hand over every attention that runs inside.
 
@@ -68,8 +69,9 @@ def watching(
         module: whose attention alone is handed over; None is all.
         notes: takes what the calls do not say; None is a list of the watch's own.
         hints: gives what takes the inputs of modules, in the thread that runs.
+        on_end: takes `backward` after a tensor's backward, and `forward` after that of an outermost module.
     """
-    hooks = _Hooks(Watch(on_call, module, Notes() if notes is None else notes, hints))
+    hooks = _Hooks(Watch(on_call, module, Notes() if notes is None else notes, hints, on_end))
     _FORGET_IN_A_CHILD.append(hooks.remove)
     with ExitStack() as stack:
         stack.callback(_FORGET_IN_A_CHILD.remove, hooks.remove)
@@ -78,7 +80,8 @@ def watching(
         def run_eagerly() -> None:  # a compiled region calls no function that could be seen
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             message = "Using `torch.compile\\(module\\)` when there are global hooks"  # which are ours
-            warnings.filterwarnings("ignore", message, UserWarning)
+            if not any(getattr(each[1], "pattern", "") == message for each in warnings.filters):
+                warnings.filterwarnings("ignore", message, UserWarning)  # it has others be shown anew
 
         # Importing it here would take a second from programs that compile nothing.
         stack.enter_context(when_imported("torch._dynamo", run_eagerly))
@@ -156,7 +159,7 @@ class _Thread(ThreadContext, TorchFunctionMode):
         self._followed = self.origins.by_id.keys()
         self._inputs = None if watch.hints is None else InputReader(watch.hints())
         self._softmax = Softmax(self)
-        self._wanted = {*FUSED, *self._softmax.begins}
+        self._wanted = {*FUSED, *self._softmax.begins, torch.Tensor.backward}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -173,6 +176,8 @@ class _Thread(ThreadContext, TorchFunctionMode):
         if not is_followed and func not in self._wanted and not isinstance(func, _OPERATORS):
             return result
         try:
+            if func is torch.Tensor.backward:
+                self.watch.on_end(func.__name__)
             if self._sees_functions and self.watch.is_on:
                 self._read(func, args, kwargs, result, is_followed)
         except Exception as fault:
@@ -226,6 +231,8 @@ class _Thread(ThreadContext, TorchFunctionMode):
             self._guarded(self._inputs.leave, running.hint, ran)
         self._keep_output(None if ran is None else ran[-1])
         self._leave()
+        if not self.running and torch._C._current_graph_task_id() < 0:  # and not run again by a backward
+            self._guarded(self.watch.on_end, "forward")
 
     def _keep_output(self, output: Any) -> None:
         """Keep the output of the last module until the one that called it ends, and none of those inside of it."""

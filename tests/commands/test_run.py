@@ -255,7 +255,7 @@ def test_no_attention_is_said_with_what_was_looked_for(folder: Path) -> None:
         (("--expect", "pad", "--expect", "a.*=casual", "none.py"), USAGE, "did you mean 'causal'?"),
         (("--expect", "=causal", "none.py"), USAGE, "'=causal' has no pattern before the '='"),
         (("--steps", "0", "none.py"), USAGE, "'--steps': expected at least 1"),
-        (("-o", "calls.svg", "none.py"), USAGE, "expected a file ending in .json, .tsv or .txt"),
+        (("-o", "calls.svg", "none.py"), USAGE, "give --every N, or -F json"),
         (("--save", "none.py", "none.py"), INPUT, "--save none.py: a file; --save takes a folder"),
     ],
 )

@@ -66,6 +66,9 @@ learn 'time flies' [--lesson softmax]
 run [-m program]
 run [--steps 1] [--place nowhere.py] [--expect 'window(1)'] [--prove 'window(1)'] [--lengths 2] program.py
 run [--no-fail] --expect 'window(1)' program.py
+run [--every 1] program.py
+run --every 1 [--warn 'sink>0'] program.py
+run --every 1 --warn 'sink>0' [--fail] program.py
 mask show causal --size 2x4 [--past 0]
 mask show mask.npy [--for mha]
 mask show pad --size 4 [--lengths 2]
@@ -148,6 +151,6 @@ def test_every_option_is_in_a_line() -> None:
         if one.param_type_name == "option"
     }
     assert {min(names) for names in every if not names & shown} == {"--offline"}
-    assert len({max(names, key=len) for names in every}) <= 90
+    assert len({max(names, key=len) for names in every}) <= 92
     inspect = {one.name for one in commands(get_command(app))["inspect",].params if one.param_type_name == "option"}
     assert len(inspect) <= 66

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 import os
-import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from attncli.masks.findings import Finding
 from attncli.recording.call import LOOKED_FOR, AttentionCall, CallSite, MaskArgument
 from attncli.recording.detach import TensorCache, detached, mask_values
 from attncli.recording.notes import Notes
+from attncli.recording.run_script import rank_of_process
 from attncli.text import plural, visible
 from attncli.trace.display import Displayed, presentation
 
@@ -169,7 +169,7 @@ class Calls(Displayed, Sequence[CallGroup]):
             track.first = detached(call) if self._is_kept else None
         except Exception as fault:
             self.notes.failed(fault, f"{call.place} could not be kept")
-        self.rank = self.rank or _rank()  # before the program leaves its group
+        self.rank = self.rank or rank_of_process()  # before the program leaves its group
         return track
 
     def _record(self, call: AttentionCall, here: ThreadState) -> RecordedCall:
@@ -204,7 +204,7 @@ class Calls(Displayed, Sequence[CallGroup]):
 
     def finish(self) -> None:
         """End the last steps."""
-        self.rank = self.rank or _rank()
+        self.rank = self.rank or rank_of_process()
         if self._begun is not None:
             self.seconds, self._begun = perf_counter() - self._begun, None
         self.settle()
@@ -381,14 +381,3 @@ def judge(step: ForwardPass, expected: Expectations | None) -> Iterator[tuple[Fi
             settled |= {"leak"} if not own else set()
             settled |= {NOT_CHECKED} if not any(one.finding.code == NOT_CHECKED for one in own) else set()
         yield tuple(one for one in findings if one.severity == "error" or one.code not in settled)
-
-
-def _rank() -> tuple[int, int] | None:
-    """Return the number of this process in a distributed program, and how many there are; None where it is alone."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        number, count = distributed.get_rank(), distributed.get_world_size()
-    else:
-        values = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE")]  # torchrun's and accelerate's
-        number, count = map(int, values) if all(each.isdecimal() for each in values) else (0, 1)
-    return (number, count) if count > 1 else None

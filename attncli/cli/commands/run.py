@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     _Commands = Callable[[CallGroup, Finding], Sequence[str]]  # which show more of a row and its finding
 
 # Options that a program may be meant to get.
-_OPTIONS = ("--expect", "--lengths", "--no-fail", "--place", "--prove", "--save", "--steps")
+_NAMES = "every", "expect", "fail", "lengths", "no-fail", "place", "prove", "save", "steps", "warn"
 
 
 def run(
@@ -46,6 +46,9 @@ def run(
     ),
     prove: str | None = options.choice_option("Change inputs, and find outputs that EXPR forbids to change.", "EXPR"),
     lengths: options.Lengths = None,
+    every: int | None = options.choice_option("Measure heads in each N-th step of training.", "N", low=1),
+    warn: str | None = options.choice_option("Warn of heads by rules such as max_score>50. Needs --every.", "RULES"),
+    fail: bool = options.choice_option("Exit with 1 if a warning came. Needs --every."),
     no_fail: bool = options.choice_option("Keep the program's exit code. Default: 1 if attn finds an error."),
     save: Path | None = options.output_option("Save the first call of each place as traces for --from.", "DIR"),
 ) -> None:
@@ -68,29 +71,37 @@ def run(
     attn run -m pytest tests/test_model.py
     attn run --expect "causal & pad" --steps 1 train.py
     attn run --prove "causal & pad" --lengths 6,10 train.py
+    attn run --every 10 --warn "max_score>50" train.py
     attn run --expect pad --expect "decoder.*self*=causal & pad" translate.py
     """
+    from attncli.recording.run_script import program_of, run_program
+
+    target, *arguments = [*([] if module is None else [module]), *(program or [])] or [""]
+    if not target:
+        raise UsageError("give a program: attn run train.py, or attn run -m package.module")
+    run_it = program_of(target, is_module=module is not None)
+    stderr = Environment(environment.is_quiet, environment.is_verbose, sys.stderr)
+    if passed := [f"--{name}" for name in _NAMES if any(word.partition("=")[0] == f"--{name}" for word in arguments)]:
+        stderr.note(f"{' and '.join(passed)} went to the program; write options of attn run before it")
+    if every is not None:
+        from attncli.cli.training import TrainingRun
+
+        raise typer.Exit(TrainingRun(stderr, output, every, warn).run(run_it, arguments, steps, fail))
     from attncli.analysis.calls import watching_all
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.calls.steps import MASK_CODES
     from attncli.analysis.prove import Prover
     from attncli.recording.notes import described
-    from attncli.recording.run_script import program_of, run_program
 
     for name in ("formats.columns", "formats.documents", "formats.rows", "render.calls", "render.findings"):
         import_module(f"attncli.{name}")  # before the program's folder comes first on sys.path
-    target, *arguments = [*([] if module is None else [module]), *(program or [])] or [""]
-    if not target:
-        raise UsageError("give a program: attn run train.py, or attn run -m package.module")
     chosen = output.chosen()
-    run_it = program_of(target, is_module=module is not None)
+    if chosen not in ("table", "json", "tsv"):
+        raise UsageError(f"{chosen} is a format of attention over training; give --every N, or -F json")
     calls = Calls(expect or None, place, is_kept=save is not None)
     prover = None if prove is None else Prover(prove, options.parse_lengths(lengths))
     if prover is not None and chosen == "tsv":
         raise UsageError("--prove writes a table or JSON; give --format json")
-    stderr = Environment(environment.is_quiet, environment.is_verbose, sys.stderr)
-    if passed := [name for name in _OPTIONS if any(word.partition("=")[0] == name for word in arguments)]:
-        stderr.note(f"{' and '.join(passed)} went to the program; write options of attn run before it")
     folder, again = save, shlex.join([*([] if module is None else ["-m"]), target, *arguments])
 
     def commands(row: CallGroup, finding: Finding) -> list[str]:

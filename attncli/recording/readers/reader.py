@@ -36,6 +36,7 @@ class Watch:
     only: nn.Module | None  # whose attention alone is handed over; None is all
     notes: Notes  # what the calls do not say, such as that compiled regions run eagerly
     hints: Callable[[], Hints] | None
+    on_end: Callable[[str], object] = lambda _: None
     is_on: bool = True
     start: str = field(default_factory=os.getcwd)  # the working directory that files are named from
     names: ModuleNames = field(default_factory=ModuleNames)

@@ -1,0 +1,123 @@
+"""Attention over training: the metrics of every head in each measured step, warnings, and what became of heads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from attncli.errors import UsageError
+from attncli.recording.call import COLUMNS, NAMES, LayerMetrics
+from attncli.text import as_ranges, names_in, visible
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+_MOST_STEPS = 512  # that are held for the picture; of more, every other one is left out
+_RULE = re.compile(r"\s*(\w+)\s*([<>])\s*(-?\d*\.?\d+)\s*")
+_SIGNS = {">": "above", "<": "below"}
+
+
+class WarningRule(NamedTuple):
+    """A bound of a metric."""
+
+    metric: str
+    sign: str  # `>` or `<`
+    limit: float
+    start: float | None = None  # within which heads must have been in some step, or a warning would be no news
+    meaning: str = ""
+
+    def is_beyond(self, values: Float[np.ndarray, " H"], bound: float) -> Bool[np.ndarray, " H"]:
+        """Return which values are beyond a bound; NaN is below every one."""
+        return values > bound if self.sign == ">" else ~(values >= bound)
+
+
+# Silent about runs that go well.
+DEFAULT_RULES = (
+    WarningRule("max_score", ">", 100, 50),
+    WarningRule("entropy", "<", 0.1, 0.5),
+    WarningRule("sink", ">", 0.9, 0.45, "collapsed onto the first position"),
+    WarningRule("uniformity", ">", 0.95, 0.7, "went silent, with about the same weight on all keys"),
+    WarningRule("similarity", ">", 0.99, 0.9, "a copy of another head of the layer"),
+)
+
+
+def parse_rules(text: str) -> tuple[WarningRule, ...]:
+    """Parse rules such as `max_score>50, entropy<0.1`; raise UsageError where they are wrong."""
+    rules = []
+    for part in text.split(","):
+        if (matched := _RULE.fullmatch(part)) is None:
+            raise UsageError(f"--warn '{visible(part.strip())}': expected METRIC>NUMBER or METRIC<NUMBER, with commas")
+        names_in("--warn", matched[1], NAMES)
+        rules.append(WarningRule(matched[1], matched[2], float(matched[3])))
+    return tuple(rules)
+
+
+class HeadWarning(NamedTuple):
+    """The first step in which heads of a layer are beyond a rule's limit."""
+
+    step: int
+    rule: WarningRule
+    layer: LayerMetrics
+    heads: Sequence[int]
+
+    def __str__(self) -> str:
+        metric, sign, limit, _, meaning = self.rule
+        values = self.layer.values[COLUMNS.index(metric), self.heads]
+        numbers = " to ".join(dict.fromkeys(f"{value:.3g}" for value in (values.min(), values.max())))
+        where = ", ".join(filter(None, (self.layer.module, self.layer.place)))
+        heads = f"layer {self.layer.layer} head{'s' * (len(self.heads) > 1)} {as_ranges(self.heads)}"
+        bound = f"{_SIGNS[sign]} {limit:g}{': ' * bool(meaning)}{meaning}"
+        return f"step {self.step}: {heads} ({where}): {metric} {numbers}, {bound}"
+
+
+class TrainingHistory:
+    """The metrics of all heads over the measured steps."""
+
+    def __init__(self, rules: Sequence[WarningRule] = DEFAULT_RULES) -> None:
+        self.sizes: dict[int, int] = {}  # how many heads each layer has
+        self.warnings: list[HeadWarning] = []  # in the order in which they came
+        self.measured, self._rules = 0, rules  # how many steps were added
+        self.steps: dict[int, Float[np.ndarray, "C N"]] = {}  # the columns of all heads, in steps that are held
+        self._states: dict[tuple[WarningRule, int], Int[np.ndarray, " H"]] = {}  # 1 may be warned of, 2 was
+
+    def add(self, step: int, layers: Iterable[LayerMetrics]) -> list[HeadWarning]:
+        """Add a step, and return the warnings of heads that had none by the same rule."""
+        current = {layer.layer: layer for layer in layers}
+        self.sizes |= {number: layer.values.shape[1] for number, layer in current.items() if number not in self.sizes}
+        if len(self.steps) >= _MOST_STEPS:
+            self.steps = {number: self.steps[number] for number in [*self.steps][::2]}
+        values = {number: np.full((len(COLUMNS), size), np.nan, np.float32) for number, size in self.sizes.items()}
+        self.steps[step] = np.hstack([*(values | {number: one.values for number, one in current.items()}).values()])
+        self.measured += 1
+        found = []
+        for rule in self._rules:
+            for number, layer in current.items():
+                column = layer.values[COLUMNS.index(rule.metric)]
+                states = self._states.setdefault((rule, number), np.full(len(column), int(rule.start is None)))
+                if rule.start is not None:
+                    np.maximum(states, ~rule.is_beyond(column, rule.start), out=states)
+                heads = np.flatnonzero((states == 1) & rule.is_beyond(column, rule.limit)).tolist()
+                states[heads] = 2
+                found += [HeadWarning(step, rule, layer, heads)] if heads else []
+        self.warnings += found
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all heads, layer by layer, such as L0H3."""
+        return [f"L{number}H{head}" for number, size in self.sizes.items() for head in range(size)]
+
+    def over_time(self, metric: str) -> Float[np.ndarray, "N S"]:
+        """Return a column of all heads in the steps that are held; NaN where a layer did not run."""
+        values, count = [each[COLUMNS.index(metric)] for each in self.steps.values()], sum(self.sizes.values())
+        return np.array([np.pad(each, (0, count - len(each)), constant_values=np.nan) for each in values]).T
+
+    def movement(self, metric: str) -> Float[np.ndarray, " N"]:
+        """Return how far each head went, as a share of how far it could."""
+        values = self.over_time(metric)
+        values[~np.isfinite(values)] = np.nan
+        most = 1.0 if metric in ("sink", "previous") else np.fmax.reduce(np.abs(values), axis=None, initial=1e-9)
+        return np.nan_to_num((np.fmax.reduce(values, axis=1) - np.fmin.reduce(values, axis=1)) / most)

@@ -1,0 +1,215 @@
+"""Attention over training: counts the steps of a program, and measures the heads in the first and each N-th.
+
+A step is one of an optimizer of torch. Without an optimizer it is a `backward`, and without that a forward of the
+outermost module in which attention ran. Calls are reduced where their tensors are, while the program waits. Query rows
+count that have a key and are no padding, which is a position that no query may attend to.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.utils._python_dispatch import _disable_current_modes
+
+from attncli.attention import FORBIDDEN_BELOW
+from attncli.recording.call import AttentionCall, CallSite, LayerMetrics
+from attncli.recording.notes import Notes
+from attncli.recording.watch import watching
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Bool, Float, Int
+
+    _Rows = tuple[Int[Tensor, " R"], Float[Tensor, "B H R K"], Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"]]
+
+_OPTIMIZER = "optimizer step"
+_CELLS, _ROWS = 2**20, 8  # of a call: cells that are measured at most, and query positions at least
+_MEANS = 6  # of `COLUMNS`, from entropy to keys
+
+# Also where the program replaced those in torch.
+_matmul, _softmax = torch._C._VariableFunctions.matmul, torch._C._VariableFunctions.softmax
+
+
+class StepMeter:
+    """Counts steps, and hands over the number and the layers of each N-th and of the first, while the program waits."""
+
+    def __init__(self, every: int, on_step: Callable[[int, list[LayerMetrics]], object], notes: Notes) -> None:
+        self.unit, self.steps = "", 0  # `optimizer step`, `backward` or `forward`, and how many have ended
+        self.sampling = ""  # how many query positions are measured, if not all
+        self._every, self._on_step, self._notes, self._process = every, on_step, notes, os.getpid()
+        self._layers: dict[tuple[CallSite, int], int] = {}  # the second counts calls at a place in a run of its module
+        self._runs: Counter[tuple[CallSite, int]] = Counter()
+        self._sums: dict[tuple[CallSite, int], list[Tensor]] = {}  # of the step
+        self._has_calls = self._has_trained = self._has_optimizer = False
+        self._optimizers: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()  # how many steps each made
+        self._forwards = 0  # before the first step
+        self._watch, self._is_on = ExitStack(), False
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Measure the attention that runs inside."""
+        hook = register_optimizer_step_post_hook(lambda optimizer, *_: self._optimizer_stepped(optimizer))
+        try:
+            self._switch(True)
+            yield
+        finally:
+            self._switch(False)
+            hook.remove()
+
+    def _switch(self, is_on: bool) -> None:
+        """Watch or not; between measured steps torch is as it is without us."""
+        if is_on and not self._is_on:
+            self._watch.enter_context(watching(self._take, notes=self._notes, on_end=self._ended))
+        elif not is_on:
+            self._watch.close()
+        self._is_on = is_on
+
+    def _take(self, call: AttentionCall) -> None:
+        """Add a call to the step."""
+        has_grad = any(each is not None and each.requires_grad for each in (call.q, call.k, call.v, call.output))
+        is_of_training = has_grad or call.is_training is not False
+        if self._has_trained and not is_of_training:
+            return
+        if is_of_training and not self._has_trained:  # before it ran an evaluation
+            self._has_trained = True
+            self._sums.clear()
+        self._has_calls = True
+        if not self._is_due(self.steps + 1):
+            return
+        if call.device == "meta" or (sums := _head_sums(call)) is None:
+            self._notes.add(f"{call.place} is not measured: {call.unsupported or 'its weights are not known'}")
+            return
+        run = call.place, 0 if call.slices is None else call.slices.forward
+        key = call.place, self._runs[run]
+        self._runs[run] += call.slices is not None
+        self._layers.setdefault(key, len(self._layers))
+        self._sums.setdefault(key, []).append(sums)
+        if (rows := _measured_rows(call)) < call.shape[2]:
+            self.sampling = f"{rows} of {call.shape[2]:,} query positions"
+
+    def _ended(self, event: str) -> None:
+        """End a step of a program without an optimizer, after a backward or a forward of an outermost module."""
+        if self.unit == _OPTIMIZER or not self._has_calls:
+            return
+        if not self.unit and not self._has_optimizer:
+            self._has_optimizer = any(issubclass(type(each), Optimizer) for each in gc.get_objects())
+        if self._has_optimizer:  # whose step is to come
+            return
+        self._forwards += event == "forward"
+        if event == "backward" or (not self.unit and (self._forwards > 1 or not torch.is_grad_enabled())):
+            self.unit = event
+        if self.unit == event:
+            self._end_step()
+
+    def _optimizer_stepped(self, optimizer: Optimizer) -> None:
+        if os.getpid() != self._process:
+            return
+        with self._notes.of_faults("a step of training was not counted"):
+            # Several optimizers may share the parameters of a model: the one with the most steps counts.
+            before = max(self.steps - 1, 0) if self.unit == _OPTIMIZER else self.steps
+            if self.steps and self.unit != _OPTIMIZER:
+                self._notes.add(f"before the first optimizer step, {self.steps} steps of the table are {self.unit}s")
+            self.unit = _OPTIMIZER
+            number = self._optimizers[optimizer] = self._optimizers.get(optimizer, before) + 1
+            if number > self.steps:
+                self._end_step()
+                self._switch(self._is_due(self.steps + 1))
+
+    def _end_step(self) -> None:
+        self.steps += 1
+        sums, self._sums, self._has_calls = self._sums, {}, False
+        self._runs.clear()
+        if sums and self._is_due(self.steps):
+            with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+                layers = [
+                    LayerMetrics(self._layers[key], str(key[0]), key[0].module or "", _head_metrics(own))
+                    for key, own in sums.items()
+                ]
+            self._on_step(self.steps, sorted(layers))
+
+    def _is_due(self, step: int) -> bool:
+        return step == 1 or step % self._every == 0
+
+
+def _measured_rows(call: AttentionCall) -> int:
+    """Return how many query positions of a call are measured, spread evenly: all that are few enough."""
+    batch, heads, queries, keys = call.shape
+    return min(queries, max(_CELLS // (batch * heads * keys), _ROWS))
+
+
+def _head_sums(call: AttentionCall) -> Float[Tensor, "13+H H"] | None:
+    """Return sums over rows with counts, the largest score, and products of two heads' weights; None if unknown."""
+    if (measured := _measured(call)) is None:
+        return None
+    at, scores, weights, allowed = measured
+    keys, is_self = torch.arange(call.shape[3], device=at.device), call.shape[2] == call.shape[3]
+    entropy = torch.special.entr(weights).sum(-1)  # [B, H, R], as are all that follow
+    counted = allowed.any(-1) & ~entropy.isnan()
+    counted = counted & allowed.any(-2)[..., at] if is_self else counted
+    later = counted & (at > 0) if is_self else counted  # the weight of the first position on itself is no sink
+    weights = torch.where(counted[..., None], weights, 0)
+    before = (at - 1).clamp(0, len(keys) - 1)[:, None].expand(*weights.shape[:3], 1)
+    values = [
+        entropy, entropy.exp(), weights[..., 0], weights.gather(-1, before)[..., 0],
+        (weights * (at[:, None] - keys).abs()).sum(-1), allowed.sum(-1).expand(counted.shape).to(entropy),
+    ]  # fmt: skip
+    has = torch.stack([counted, counted, later, later & is_self, counted & is_self, counted])
+    sums = torch.where(has, torch.stack(values), 0).sum((1, 3))
+    highest = torch.where(counted, scores.amax(-1), -torch.inf).amax((0, 2))
+    of_heads = weights.transpose(0, 1).flatten(1)
+    return torch.cat([sums, has.sum((1, 3)).to(sums), highest[None], _matmul(of_heads, of_heads.mT)])
+
+
+def _head_metrics(sums: Sequence[Float[Tensor, "13+H H"]]) -> Float[np.ndarray, "C H"]:
+    """Return the `COLUMNS` of a layer over all of its calls in a step; NaN is one that is not defined."""
+    calls = torch.stack([*sums]).cpu()
+    total, highest = calls.sum(0), calls[:, 2 * _MEANS].amax(0)
+    means, products = total[:_MEANS] / total[_MEANS : 2 * _MEANS], total[2 * _MEANS + 1 :]
+    sizes = products.diagonal().sqrt()
+    similarity, twin = (products / sizes / sizes[:, None]).fill_diagonal_(-torch.inf).max(0)
+    twin = torch.where(similarity.isfinite(), twin, torch.nan)  # none where a layer has one head
+    columns = torch.stack([highest, *means, means[1] / means[-1], similarity, twin])
+    return columns.masked_fill(columns.isneginf(), torch.nan).float().numpy()
+
+
+def _measured(call: AttentionCall) -> _Rows | None:
+    """Return the positions of the measured rows, their scores, −inf where they are hidden, weights and allowed keys."""
+    rows, (*_, queries, keys) = _measured_rows(call), call.shape
+    at = queries - 1 - torch.arange(rows, device=call.device) * (queries - 1) // max(rows - 1, 1)  # the last first
+
+    def of_rows(tensor: Tensor) -> Tensor:
+        tensor = tensor.detach()[(None,) * (4 - tensor.dim())]
+        tensor = tensor if tensor.shape[2] == 1 else tensor[:, :, at]
+        return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+    allowed = ((torch.arange(keys, device=call.device) <= at[:, None]) | (not call.is_causal))[None, None]
+    bias: Any = 0
+    for mask in call.masks:
+        values, is_additive = of_rows(mask.values), mask.convention == "additive"
+        is_hidden = values <= FORBIDDEN_BELOW if is_additive else (values != 0) == (mask.convention == "masked")
+        allowed = allowed & ~is_hidden
+        bias = bias + values.masked_fill(is_hidden, 0) if is_additive else bias
+    if call.weights is not None:  # the program's own
+        weights = of_rows(call.weights)
+        scores = torch.full_like(weights, torch.nan) if call.scores is None else of_rows(call.scores)
+        allowed = allowed & ~(scores <= FORBIDDEN_BELOW)
+        return at, scores.masked_fill(~allowed, -torch.inf), weights, allowed
+    q, k = (call.q, call.k) if call.project is None else call.project()[:2]
+    if q is None or k is None or call.scale is None or call.unsupported is not None:
+        return None
+    q = of_rows(q) * call.scale
+    together = q.reshape(len(q), k.shape[1], -1, q.shape[-1])  # the queries of all heads that share keys
+    scores = _matmul(together, k.mT.to(q)).reshape(-1, q.shape[1], rows, keys) + bias
+    scores = scores if call.softcap is None else call.softcap * (scores / call.softcap).tanh()
+    scores = scores.masked_fill(~allowed, -torch.inf)
+    sinks = [] if call.sinks is None else [of_rows(call.sinks).expand(*scores.shape[:3], 1)]
+    return at, scores, _softmax(torch.cat([scores, *sinks], -1), -1)[..., :keys], allowed

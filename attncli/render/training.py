@@ -1,0 +1,66 @@
+"""Attention over training: heads × steps as strips of colour, and the first warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from rich.console import RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from attncli.analysis import MEANINGS
+from attncli.analysis.training import TrainingHistory
+from attncli.recording.call import METRICS
+from attncli.render.block import COMFORTABLE, Block, block, trimmed
+from attncli.render.heatmap import ramp_line
+from attncli.render.matrix import number_text
+from attncli.render.palette import BOLD, DIM, Palette, Scale
+from attncli.text import plural
+
+_STRIPS = 2  # on a screen, of the metrics that moved most
+_WIDEST_CELL = 4  # of a step
+_AROUND, _LEAST_HEADS = 4, 3  # lines of a strip besides those of its heads: title, axis, legend, and a blank one
+_MOST_WARNINGS = 6
+_NUMBER = 8  # cells of a number at the end of a line
+
+
+def training_parts(
+    history: TrainingHistory, headline: str, palette: Palette, width: int | None, height: int | None
+) -> Iterator[RenderableType]:
+    """Yield the headline, a strip for each metric that moved most, and the first warnings."""
+    yield Text(headline)
+    lines = [str(warning) for warning in history.warnings[:_MOST_WARNINGS]]
+    lines += [plural(len(history.warnings) - len(lines), "more warning")] if len(history.warnings) > len(lines) else []
+    # The entropy tells nothing that its exponential does not.
+    ranked = sorted((name for name in METRICS if name != "entropy"), key=lambda name: -history.movement(name).max())
+    most = None if height is None else max((height - len(lines) - 4) // _STRIPS - _AROUND, _LEAST_HEADS)
+    for metric in ranked if height is None else ranked[:_STRIPS]:
+        yield _strip(history, metric, palette, width or COMFORTABLE, most)
+    if lines:
+        yield Text("\n".join(map(palette.label, lines)))
+
+
+def _strip(history: TrainingHistory, metric: str, palette: Palette, width: int, most: int | None) -> Block:
+    """Return a metric: a line of colours for each head, or for those that moved most, and its first and last number."""
+    values, names, steps = history.over_time(metric), history.names, [*history.steps]
+    shown = np.sort(np.argsort(-history.movement(metric), kind="stable")[:most]).tolist()
+    label = max(len(names[index]) for index in shown) + 2
+    room = max(width - label - 2 * _NUMBER, 1)
+    count = min(len(steps), room)
+    each = min(room // count, _WIDEST_CELL)
+    drawn = values[shown][:, np.linspace(0, len(steps) - 1, count).round().astype(int)]
+    finite = values[np.isfinite(values)]
+    scale = Scale(0.0, float(finite.max(initial=0.0)) or 1.0)
+    if metric == "max_score":
+        scale = Scale(float(finite[finite > 0].min(initial=scale.high)), scale.high, "log")
+    more = f" · {plural(len(names) - len(shown), 'head')} moved less" * (len(shown) < len(names))
+    lines = [[Segment(metric, BOLD), Segment(f": {MEANINGS[metric]}{more}", DIM)]]
+    for index, cells in zip(shown, palette.cells(drawn, np.isfinite(drawn), scale, 1), strict=True):
+        colors = [] if palette.tier == "plain" else [Segment(glyph * each, style) for glyph, style in cells]
+        numbers = "".join(number_text(values[index][at], 2).rjust(_NUMBER) for at in (0, -1))
+        lines.append([Segment(names[index].ljust(label)), *colors, Segment(numbers)])
+    first, last = f"step {steps[0]}", str(steps[-1])
+    axis = first + last.rjust(max(count * each - len(first), len(last) + 1)) * (count > 1)
+    lines.append([Segment("".ljust(label) + axis.ljust(count * each) + "   first    last", DIM)])
+    return block([*lines, trimmed(ramp_line(scale, palette, width, each))])

@@ -1,0 +1,308 @@
+"""Attention over training: what is measured, when, what is warned of, and that the program is as it is without."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_operator
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.overrides import TorchFunctionMode
+from watched_programs import Run, bits
+
+from attncli.analysis.training import TrainingHistory
+from attncli.recording.call import COLUMNS, METRICS, LayerMetrics
+from attncli.recording.notes import Notes
+from attncli.recording.training import StepMeter
+
+PROGRAMS = ("training",)
+HEALTHY = ["nanogpt", "mingpt", "vision", "padded", "fine_tuned"]
+
+
+class Metered:
+    """A program that ran under a meter."""
+
+    def __init__(self, run: Callable[[], Any], every: int = 1) -> None:
+        self.steps: dict[int, list[LayerMetrics]] = {}
+        self.history, self.notes = TrainingHistory(), Notes()
+        self.meter = StepMeter(every, self._add, self.notes)
+        torch.manual_seed(0)
+        with self.meter.watching():
+            self.result = run()
+        assert self.notes == []
+
+    def _add(self, step: int, layers: list[LayerMetrics]) -> None:
+        self.steps[step] = layers
+        self.history.add(step, layers)
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_run_that_goes_well_has_no_warning(name: str, programs: dict[str, Run]) -> None:
+    history = Metered(programs[name], every=10).history
+    assert history.measured > 1
+    assert np.isfinite(history.over_time("max_score")).all()
+    assert history.warnings == []
+
+
+def test_the_same_loss_hides_a_collapse(programs: dict[str, Run]) -> None:
+    healthy, wrong = (Metered(lambda rate=rate: programs["collapsed"](rate), every=10) for rate in (1e-3, 3e-2))
+    losses = [float(torch.stack(run.result[40:50]).mean()) for run in (healthy, wrong)]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+    assert healthy.history.warnings == []
+    warnings = wrong.history.warnings
+    assert {one.rule.metric for one in warnings if one.step <= 20} == {"max_score", "entropy"}
+    assert {one.layer.module for one in warnings} == {"blocks.1.attention"}
+    assert all(one.layer.place.endswith("training.py:25") for one in warnings)
+    last = wrong.history.over_time("entropy")[:, -1]
+    assert (last[4:] < 0.1).all()
+    assert (last[:4] > 0.1).all()
+    assert {head for one in wrong.history.warnings if one.rule.metric == "entropy" for head in one.heads} == {
+        0,
+        1,
+        2,
+        3,
+    }
+
+
+def test_a_sink_that_grows_is_found_with_its_heads(programs: dict[str, Run]) -> None:
+    history = Metered(programs["growing_sink"], every=10).history
+    found = {(one.layer.layer, head) for one in history.warnings if one.rule.metric == "sink" for head in one.heads}
+    beyond = history.over_time("sink")[:, -1] > 0.9
+    assert found == {(layer, head) for layer in (0, 1) for head in range(4) if beyond[4 * layer + head]}
+    assert 0 < len(found) < 8
+    assert all("collapsed onto the first position" in str(one) for one in history.warnings if one.rule.metric == "sink")
+
+
+# --- the program is as it is ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [1, 10])
+@pytest.mark.parametrize(
+    "name",
+    ["nanogpt", "mingpt", "padded", "accumulated", "checkpointed", "reentrant", "autocast", "evaluated", "by_hand"],
+)
+def test_no_bit_changes(name: str, every: int, programs: dict[str, Run]) -> None:
+    run = lambda: [*programs[name](12), torch.get_rng_state()]  # noqa: E731
+    alone = [*map(bits, run())]
+    assert alone == [*map(bits, Metered(run, every).result)]
+    assert len(alone) > 12
+
+
+# --- steps ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("accumulated", "optimizer step"), ("checkpointed", "optimizer step"), ("reentrant", "optimizer step"),
+        ("autocast", "optimizer step"), ("evaluated", "optimizer step"), ("by_hand", "backward"),
+        ("inference", "forward"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(("every", "measured"), [(1, [1, 2, 3, 4, 5, 6]), (2, [1, 2, 4, 6]), (5, [1, 5])])
+def test_a_step_is_counted_once(
+    name: str, unit: str, every: int, measured: list[int], programs: dict[str, Run]
+) -> None:
+    ran = Metered(programs[name], every)
+    assert (ran.meter.unit, ran.meter.steps, [*ran.steps]) == (unit, 6, measured)
+    for layers in ran.steps.values():
+        assert [(one.layer, one.module) for one in layers] == [(0, "blocks.0.attention"), (1, "blocks.1.attention")]
+        assert all(
+            (one.values[COLUMNS.index("keys")] == 6.5).all() for one in layers
+        )  # texts of 12 words; no evaluation
+
+
+def test_what_is_accumulated_is_one_step_of_all(programs: dict[str, Run]) -> None:
+    together, apart = Metered(lambda: programs["accumulated"](1)), []
+
+    def run() -> list[Tensor]:
+        losses = programs["next_words"](programs["gpt"](), 3, 12)
+        for loss in losses:
+            loss.backward()
+        return []
+
+    apart = Metered(run)
+    assert [*apart.steps] == [1, 2, 3]
+    expected = np.stack([[one.values for one in apart.steps[step]] for step in (1, 2, 3)])
+    for layer, one in enumerate(together.steps[1]):
+        np.testing.assert_allclose(one.values[1:7], expected[:, layer, 1:7].mean(0), rtol=1e-5)
+        np.testing.assert_array_equal(one.values[0], expected[:, layer, 0].max(0))
+
+
+def test_attention_without_modules_is_told_apart_by_its_order() -> None:
+    x = nn.Parameter(torch.randn(1, 2, 5, 4))
+    optimizer = torch.optim.SGD([x])
+
+    def run() -> None:
+        y = x
+        for scale in (1.0, 3.0):
+            y = F.scaled_dot_product_attention(scale * y, y, y)
+        y.sum().backward()
+        optimizer.step()
+
+    assert [one.layer for one in Metered(run).steps[1]] == [0, 1]
+
+
+# --- numbers ----------------------------------------------------------------------------------------------
+
+
+def by_hand(
+    q: Tensor, k: Tensor, scale: float, allowed: Tensor, added: Tensor | None = None, is_self: bool = True
+) -> Iterator[list[float]]:
+    """The metrics of each head of `[B, H, Q, D]` and `[B, H, K, D]` under `[B, Q, K]`, by plain loops."""
+    batch, heads, queries, _ = q.shape
+    for head in range(heads):
+        rows: dict[str, list[float]] = {name: [] for name in METRICS}
+        for b in range(batch):
+            for i in range(queries):
+                keys = [j for j in range(k.shape[2]) if allowed[b, i, j]]
+                if not keys or (is_self and not allowed[b, :, i].any()):
+                    continue
+                products = [sum(map(float.__mul__, q[b, head, i].tolist(), k[b, head, j].tolist())) for j in keys]
+                bias = [0.0 if added is None else float(added[b, head, i, j]) for j in keys]
+                scores = [product * scale + more for product, more in zip(products, bias, strict=True)]
+                total = sum(math.exp(score) for score in scores)
+                weight = {j: math.exp(score) / total for j, score in zip(keys, scores, strict=True)}
+                entropy = -sum(one * math.log(one) for one in weight.values() if one)
+                rows["max_score"].append(max(scores))
+                rows["entropy"].append(entropy)
+                rows["effective_keys"].append(math.exp(entropy))
+                if is_self:
+                    rows["distance"].append(sum(one * abs(i - j) for j, one in weight.items()))
+                if is_self and i:
+                    rows["previous"].append(weight.get(i - 1, 0.0))
+                if i or not is_self:
+                    rows["sink"].append(weight.get(0, 0.0))
+        means = {name: sum(values) / len(values) if values else math.nan for name, values in rows.items()}
+        yield [*(means | {"max_score": max(rows["max_score"])}).values()]
+
+
+LENGTHS = torch.tensor([6, 4])
+WORD = torch.arange(6) < LENGTHS[:, None]
+CAUSAL = torch.ones(6, 6, dtype=torch.bool).tril()
+BIAS = torch.linspace(-1, 1, 2 * 3 * 36).view(2, 3, 6, 6)
+
+
+def attend(kind: str, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Attend in one of the ways that programs do; return the output, `[B, Q, K]` of what is allowed, and a bias."""
+    full, words = torch.ones(2, 6, 6, dtype=torch.bool), WORD[:, None].expand(2, 6, 6)
+    if kind == "causal":
+        return F.scaled_dot_product_attention(q, k, k, is_causal=True), full & CAUSAL, None
+    if kind == "padded":
+        mask = words & CAUSAL
+        return F.scaled_dot_product_attention(q, k, k, mask[:, None]), mask, None
+    if kind == "added":
+        mask = BIAS.masked_fill(~words[:, None], -torch.inf)
+        return F.scaled_dot_product_attention(q, k, k, mask), words, BIAS
+    if kind == "cross":
+        return F.scaled_dot_product_attention(q[:, :, :4], k, k), full[:, :4], None
+    if kind == "flex":
+        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 6, 6, device="cpu")
+        return flex_attention(q, k, k, block_mask=mask), full & CAUSAL, None
+    scores = (q @ k.mT / 2).masked_fill(~words[:, None], torch.finfo(torch.float32).min)
+    return scores.softmax(-1) @ k, words, None
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("kind", ["causal", "padded", "added", "cross", "flex", "written"])
+def test_numbers_are_those_of_plain_loops(kind: str) -> None:
+    torch.manual_seed(1)
+    q, k = (nn.Parameter(2 * torch.randn(2, 3, 6, 4)) for _ in "qk")
+    optimizer, facts = torch.optim.SGD([q, k], lr=0.0), list[tuple[Tensor, Tensor | None]]()
+
+    def run() -> None:
+        with torch.set_grad_enabled(kind != "flex"):  # which has no backward on a CPU
+            output, *masks = attend(kind, q + 0, k + 0)
+        facts.append((masks[0], masks[1]))
+        if output.requires_grad:
+            output.sum().backward()
+        optimizer.step()
+
+    (layer,) = Metered(run).steps[1]
+    (allowed, added), is_self = facts[0], kind != "cross"
+    expected = [*by_hand(q[:, :, :4] if kind == "cross" else q, k, 0.5, allowed, added, is_self)]
+    np.testing.assert_allclose(layer.values[: len(METRICS)].T, expected, rtol=1e-5, atol=1e-6)
+
+
+class LargestScores(TorchFunctionMode):
+    """Takes what flex_attention itself knows of each row, in powers of two."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is flex_attention_operator:
+            self.found = result[2].mul(math.log(2)).amax((0, 2)).tolist()
+        return result
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_the_largest_score_is_that_of_flex_attention() -> None:
+    x = 3 * torch.randn(2, 3, 40, 16)
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 40, 40, device="cpu")
+    optimizer, largest = torch.optim.SGD([nn.Parameter(x)], lr=0.0), LargestScores()
+
+    def run() -> None:
+        with largest:
+            flex_attention(x, x, x, block_mask=mask)
+        optimizer.step()
+
+    (layer,) = Metered(run).steps[1]
+    assert layer.values[0].tolist() == pytest.approx(largest.found, rel=1e-5)
+
+
+@pytest.mark.parametrize("module", [True, False])
+def test_grouped_keys_and_a_module_of_torch(module: bool) -> None:
+    torch.manual_seed(1)
+    x = torch.randn(2, 6, 12)
+    attention = nn.MultiheadAttention(12, 3, batch_first=True)
+    q, k = (nn.Parameter(torch.randn(2, heads, 6, 4)) for heads in (3, 1))
+    if module:
+        with torch.no_grad():
+            packed = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
+            heads = packed.unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
+    optimizer = torch.optim.SGD([*attention.parameters(), q, k], lr=0.0)
+
+    def run() -> None:
+        if module:
+            output = attention(x, x, x, key_padding_mask=~WORD)[0]
+        else:
+            output = F.scaled_dot_product_attention(q, k, k, WORD[:, None, None], enable_gqa=True)
+        output.sum().backward()
+        optimizer.step()
+
+    (layer,) = Metered(run).steps[1]
+    own = (heads[0], heads[1]) if module else (q, k.expand(-1, 3, -1, -1))
+    expected = [*by_hand(*own, 0.5, WORD[:, None].expand(2, 6, 6))]
+    np.testing.assert_allclose(layer.values[: len(METRICS)].T, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_of_long_sequences_rows_are_measured_and_told() -> None:
+    x = nn.Parameter(torch.randn(1, 1, 2048, 8))
+    optimizer = torch.optim.SGD([x], lr=0.0)
+
+    def run() -> None:
+        F.scaled_dot_product_attention(x, x, x, is_causal=True).sum().backward()
+        optimizer.step()
+
+    ran = Metered(run)
+    assert ran.meter.sampling == "512 of 2,048 query positions"
+    keys = np.mean(2048 - np.arange(512) * 2047 // 511)
+    assert ran.steps[1][0].values[COLUMNS.index("keys")] == pytest.approx(keys, rel=1e-5)
+
+
+def test_two_heads_with_the_same_weights_are_twins() -> None:
+    q = torch.randn(1, 4, 6, 4)
+    x = nn.Parameter(torch.stack([q[:, 0], q[:, 1], q[:, 2], q[:, 0]], 1))
+    optimizer = torch.optim.SGD([x], lr=0.0)
+
+    def run() -> None:
+        F.scaled_dot_product_attention(x, x, x).sum().backward()
+        optimizer.step()
+
+    values = dict(zip(COLUMNS, Metered(run).steps[1][0].values, strict=True))
+    assert values["twin"][[0, 3]].tolist() == [3, 0]
+    assert values["similarity"][[0, 3]] == pytest.approx(1, abs=1e-6)
+    assert (values["similarity"][[1, 2]] < 0.999).all()
