@@ -86,6 +86,7 @@ REFUSED = {
     "inspect x -m demo -o out/ --on ray --device cuda:1": "--device does not apply to --on, where Ray chooses the GPU",
     "heads x --top 3": "--top does not apply to heads that are not ranked; give --sort METRIC",
     "run --prove causal --expect causal x.py": "--expect does not apply to --prove, which asks whole models",
+    "run --every 2 --expect causal x.py": "--expect does not apply to --every, which checks no mask; drop one of them",
     "heads x -m demo --induction": "TEXT does not apply to --induction, which draws its tokens",
     "heads --pairs x.jsonl --query time": "--query does not apply to --pairs, whose file has the texts and queries",
     "mask convert causal --size 2 --to mha -o x.npy --dtype float16": "--dtype does not apply to --to mha",

@@ -67,7 +67,6 @@ def run(
     not. Its `pad` takes lengths from --lengths, ids, an attention mask, or the masks themselves, in this order.
 
     Examples:
-    attn run train.py --epochs 1
     attn run -m pytest tests/test_model.py
     attn run --expect "causal & pad" --steps 1 train.py
     attn run --prove "causal & pad" --lengths 6,10 train.py
