@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from itertools import chain, islice
+from itertools import chain, islice, starmap
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from attncli.cli.environment import Environment, ProgressBar, is_piped_in, print_error, status, stdin_bytes
@@ -57,7 +57,7 @@ def sentences(options: TextOptions, environment: Environment, *, may_be_words: b
     if file == "":
         raise UsageError("--file: the file name is empty")
     if options.pictures:
-        return (CorpusItem(number, path) for number, path in enumerate(options.pictures, start=1))
+        return starmap(CorpusItem, enumerate(options.pictures, start=1))
     is_bare = not texts and file is None
     if options.reader is not None or texts == ["-"] or file == "-" or (is_bare and is_piped_in()):
         reader = options.reader
@@ -69,7 +69,7 @@ def sentences(options: TextOptions, environment: Environment, *, may_be_words: b
     if "-" in texts:
         raise UsageError("- reads standard input; give it without other sentences")
     check_meant(texts, environment, may_be_words)
-    return (CorpusItem(number, text) for number, text in enumerate(texts, start=1))
+    return starmap(CorpusItem, enumerate(texts, start=1))
 
 
 def texts_of(options: TextOptions, environment: Environment) -> Iterator[str]:
