@@ -130,16 +130,14 @@ class _Walk:
     ) -> tuple[Array | None, Array | None]:
         """Compare one layer; return its output, and that of the twin."""
         written, following = layer.arrays, self._following(after)
-        runs = partial(steps.run, written), partial(replace(steps, x=twin).run, written, rounding=self.rounding)
-        floors = Floors(*runs, following, None if self.reference.indices else self.before)
-        question = LayerQuestion(layer, self.reference, steps, floors, following)
-        row = self.result.rows[layer.index] = {name: replace(question, parted=name).cell for name in question.apart}
-        self.before = max(
-            [cell.difference for name, cell in row.items() if name[0] in "qkv" and cell.agrees], default=0.0
-        )
+        rounded = partial(replace(steps, x=twin).run, written, rounding=self.rounding)
+        floors = Floors(lambda: first.made, rounded, following, None if self.reference.indices else self.before)
+        first = question = LayerQuestion(layer, self.reference, steps, floors, following)
+        row = self.result.rows[layer.index] = {name: question.about(name).cell for name in question.apart}
+        self.before = max([0.0, *(one.difference for name, one in row.items() if name[0] in "qkv" and one.agrees)])
         for _ in range(_MOST_CAUSES):
             # Arrays of one stage are independent: one of them may have a fault that another has not.
-            questions = [replace(question, parted=name) for name in question.apart if question.parts(name)]
+            questions = [question.about(name) for name in question.apart if question.parts(name)]
             if not questions or (questions[0].parted == "next" and self._is_of_next(question, after)):
                 break
             solved = next(filter(None, map(self._explain, questions)), [])
@@ -158,8 +156,7 @@ class _Walk:
         return question.made["next"], twins["next"]
 
     def _following(self, after: RunLayer | None) -> Following | None:
-        steps = None if after is None else self.reference.steps(after.index, None)
-        if after is None or steps is None or steps.project is None:
+        if after is None or (steps := self.reference.steps(after.index, None)) is None or steps.project is None:
             return None
         return Following([steps, *(one.proposal.apply(after.index, steps) for one in self.solved)], after.arrays)
 
@@ -174,7 +171,7 @@ class _Walk:
     def _explain(self, question: LayerQuestion) -> list[Solved]:
         """Return a cause that was found before, or a new one; empty without one that explains the difference."""
         for cause in self.solved:
-            if question.agreeing(cause.proposal.apply(question.layer.index, question.steps))[0]:
+            if question.agrees(cause.proposal.apply(question.layer.index, question.steps)):
                 return [cause]
         has_rounded = self.reference.weight_bits != self.other.weight_bits
         orders = [OF_WEIGHTS] * has_rounded + [CANDIDATES] if self.failures < _MOST_FAILURES else []

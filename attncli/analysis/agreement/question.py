@@ -87,6 +87,12 @@ class LayerQuestion:
             apart["next"] = self.following.difference(made["next"])
         return apart
 
+    def about(self, name: str) -> LayerQuestion:
+        """Return the question about another array, without computing anything again."""
+        other = replace(self, parted=name)
+        vars(other).update(made=self.made, apart=self.apart)  # as `cached_property` would
+        return other
+
     def distance(self, steps: LayerSteps) -> float:
         """Return the difference of the array in question with other steps."""
         return float(np.linalg.norm(self._apart(steps.run(self.layer.arrays, self.parted))[self.parted]))
@@ -95,18 +101,18 @@ class LayerQuestion:
         """Return whether an array differs by more than rounding."""
         return not self.floors.explain(name, float((self.apart[name] if apart is None else apart).max()))
 
-    def agreeing(self, steps: LayerSteps) -> tuple[int, float]:
-        """Return how many arrays agree with other steps, and the difference of the one in question.
-
-        The number is 0 unless that one agrees, and every one before it that did.
-        """
-        apart = self._apart(steps.run(self.layer.arrays, self.parted))
-        stage = STAGES.index(STAGE_OF[self.parted])
+    def agrees(self, steps: LayerSteps) -> bool:
+        """Return whether the array in question agrees with other steps, and every one before it that did."""
+        apart, stage = self._apart(steps.run(self.layer.arrays, self.parted)), STAGES.index(STAGE_OF[self.parted])
         before = [name for name in apart if STAGES.index(STAGE_OF[name]) < stage and not self.parts(name)]
-        if any(self.parts(name, apart[name]) for name in (self.parted, *before)):
+        return not any(self.parts(name, apart[name]) for name in (self.parted, *before))
+
+    def agreeing(self, steps: LayerSteps) -> tuple[int, float]:
+        """Return how many arrays agree with other steps, 0 unless the one in question does, and its difference."""
+        if not self.agrees(steps):
             return 0, math.inf
         whole = self._apart(steps.run(self.layer.arrays))
-        return sum(not self.parts(name, one) for name, one in whole.items()), float(apart[self.parted].max())
+        return sum(not self.parts(name, one) for name, one in whole.items()), float(whole[self.parted].max())
 
     @property
     def rows(self) -> Array:
