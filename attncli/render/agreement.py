@@ -63,10 +63,9 @@ def _sentence(parting: Parting) -> str:
     if parting.stage == "padding":
         weight = f"B gives it a weight of up to {_digits(cell.difference)} instead of 0"
         return f"{where}: {weight}. Cause: {cause.name} {cause.b}."
-    name = "The weights are rounded" if parting.is_rounding else "Cause"
-    proof = (
-        "by elimination: the other projections agree" if cause.undone is None else f"undone: {_digits(cause.undone)}"
-    )
+    if cause.undone is None:
+        return f"{where}: {apart}. No candidate is proved. The other projections agree, so look at the {cause.name}."
+    name, proof = "The weights are rounded" if parting.is_rounding else "Cause", f"undone: {_digits(cause.undone)}"
     values = f"{cause.b} instead of {cause.a}" if cause.a and cause.b else cause.a or cause.b
     return f"{where}: {apart}. {name}: {cause.name} {values} ({proof})."
 

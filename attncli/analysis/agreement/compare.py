@@ -14,6 +14,7 @@ from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding
 from attncli.errors import InputError
 
 _OF_BITS = 6.0  # times the last bit of weights, which rounding changes at most
+_NEAR = 2.0  # times what rounding gives: a value that leaves no more is not searched for any better
 _MORE = 8  # values that are tried after one that explains a difference, but not those behind
 _MOST_CAUSES, _MOST_FAILURES = 8, 2  # of a layer; layers that are searched without success
 _PAIRS = 10  # proposals that are tried together with others, where none explains a difference alone
@@ -184,7 +185,8 @@ class _Walk:
         parts = sorted(part for part, name in first.items() if question.parts(name))
         if 0 < len(parts) < len(first) and not {"q", "k"} <= {*parts} and question.parted in first.values():
             parting.stage = "projections"  # a rotation changes both of q and k
-            parting.cause = Cause(f"projection weights of {' and '.join(parts)}", "differ", "", None)
+            of_norm = " or norm" if question.steps.norm_heads is not None and parts != ["v"] else ""
+            parting.cause = Cause(f"projection{of_norm} weights of {' and '.join(parts)}", "differ", "", None)
         if question.parted == "next" and question.following is not None:
             self.pending = self.pending or parting
         elif self.pending is None:
@@ -205,16 +207,21 @@ class _Walk:
 
 
 def _solve(question: LayerQuestion, candidates: Sequence[Candidate] = CANDIDATES) -> list[Solved]:
-    """Return the candidate with which most arrays agree; empty without one."""
-    best: tuple[int, list[Solved]] = (0, [])
+    """Return the candidate with which most arrays agree, and of these the one that leaves least; empty without one.
+
+    Rounding hides much in 16 bits, so that a wrong value may agree as well. The search ends early only at a value that
+    leaves what rounding gives.
+    """
+    best: tuple[tuple[int, float], list[Solved]] = ((0, 0.0), [])
     for candidate in candidates:
         more = _MORE
         for proposal in candidate.solve(question):
             count, undone = question.agreeing(proposal.apply(question.layer.index, question.steps))
-            if count > best[0]:
-                best = count, [Solved(candidate, proposal, undone)]
+            left = undone / question.floors.roundings[question.parted]
+            if count > 0 and (rank := (count, -max(left, _NEAR))) > best[0]:
+                best = rank, [Solved(candidate, proposal, undone)]
             more -= count > 0 or more < _MORE
-            if best[0] == len(question.apart):
+            if best[0] == (len(question.apart), -_NEAR):
                 return best[1]
             if not more:
                 break
