@@ -55,8 +55,7 @@ def search(distance: Callable[[float], float], low: float, high: float) -> float
 
 def _values(question: LayerQuestion, apply: Callable[[float], Apply], low: float, high: float) -> Iterator[float]:
     """Yield the number with which an array differs least, the roundest first."""
-    index, steps = question.layer.index, question.steps
-    solved = search(lambda value: question.distance(apply(value)(index, steps)), low, high)
+    solved = search(lambda value: question.distance(apply(value)(question.layer.index, question.steps)), low, high)
     yield from dict.fromkeys(float(f"{solved:.{digits}g}") for digits in (1, 2, 3, 4, 6))
 
 
@@ -309,8 +308,7 @@ def _sinks(question: LayerQuestion) -> Iterator[Proposal]:
         yield Proposal(there, here, _replacing(sinks=theirs))
 
 
-# In the order in which they are tried: the stages in the order of computation, in each the likeliest first.
-CANDIDATES = (
+CANDIDATES = (  # as they are tried: the stages in the order of computation, in each the likeliest first
     Candidate("positions", "positions", _positions),
     Candidate("projection biases", "projections", _biases),
     Candidate("norm", "norm", _norms),

@@ -14,19 +14,19 @@ from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding
 from attncli.errors import InputError
 
 _OF_BITS = 6.0  # times the last bit of weights, which rounding changes at most
-_NEAR = 2.0  # times what rounding gives: a value that leaves no more is not searched for any better
+_NEAR = 2.0  # times what rounding gives: a value that leaves no more is the cause; in 16 bits others agree as well
 _MORE = 8  # values that are tried after one that explains a difference, but not those behind
 _MOST_CAUSES, _MOST_FAILURES = 8, 2  # of a layer; layers that are searched without success
 _PAIRS = 10  # proposals that are tried together with others, where none explains a difference alone
 
 
 class Cause(NamedTuple):
-    """A cause that was proved."""
+    """Cause of a difference, proved where there is an `undone`."""
 
     name: str
     b: str  # value of B
     a: str  # value of A
-    undone: float | None  # the difference that is left with it undone; None where what agrees beside it is the proof
+    undone: float | None  # the difference that is left with it undone; None where what agrees beside it hints at it
 
 
 @dataclass
@@ -151,7 +151,7 @@ class _Walk:
                 question = replace(question, steps=one.proposal.apply(layer.index, question.steps))
             question = replace(question, following=self._following(after))
         if "next" in written or "next" not in question.made:
-            return written.get("next"), written.get("next")
+            return (written.get("next"),) * 2
         is_changed = question.steps is not steps
         twins = replace(question.steps, x=twin).run(written, rounding=self.rounding) if is_changed else floors.twin
         return question.made["next"], twins["next"]
@@ -183,7 +183,9 @@ class _Walk:
         parting = Parting(STAGE_OF[question.parted], [question.layer.index], question.cell)
         first = {name[0]: name for name in reversed(question.apart) if name[0] in "qkv"}  # array of each projection
         parts = sorted(part for part, name in first.items() if question.parts(name))
-        if 0 < len(parts) < len(first) and not {"q", "k"} <= {*parts} and question.parted in first.values():
+        others = (name for part, name in first.items() if part not in parts)
+        agree = all(question.apart[name].max() <= _NEAR * question.floors.roundings[name] for name in others)
+        if agree and 0 < len(parts) < len(first) and not {"q", "k"} <= {*parts} and question.parted in first.values():
             parting.stage = "projections"  # a rotation changes both of q and k
             of_norm = " or norm" if question.steps.norm_heads is not None and parts != ["v"] else ""
             parting.cause = Cause(f"projection{of_norm} weights of {' and '.join(parts)}", "differ", "", None)
@@ -207,11 +209,7 @@ class _Walk:
 
 
 def _solve(question: LayerQuestion, candidates: Sequence[Candidate] = CANDIDATES) -> list[Solved]:
-    """Return the candidate with which most arrays agree, and of these the one that leaves least; empty without one.
-
-    Rounding hides much in 16 bits, so that a wrong value may agree as well. The search ends early only at a value that
-    leaves what rounding gives.
-    """
+    """Return the candidate with which most arrays agree, and of these the one that leaves least; empty without one."""
     best: tuple[tuple[int, float], list[Solved]] = ((0, 0.0), [])
     for candidate in candidates:
         more = _MORE

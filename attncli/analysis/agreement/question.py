@@ -54,10 +54,6 @@ class Floors:
             apart |= {name: max(_UNSEEN * apart[name], self.before) for name in apart if name[0] in "qkv"}
         return {name: max(value, 2.0**-24) for name, value in apart.items()}
 
-    def explain(self, name: str, apart: float) -> bool:
-        """Return whether rounding explains a difference."""
-        return apart <= _LEAST or apart <= _TIMES * self.roundings[name]
-
 
 @dataclass(frozen=True)
 class LayerQuestion:
@@ -99,7 +95,8 @@ class LayerQuestion:
 
     def parts(self, name: str, apart: Apart | None = None) -> bool:
         """Return whether an array differs by more than rounding."""
-        return not self.floors.explain(name, float((self.apart[name] if apart is None else apart).max()))
+        largest = float((self.apart[name] if apart is None else apart).max())
+        return largest > _LEAST and largest > _TIMES * self.floors.roundings[name]
 
     def agrees(self, steps: LayerSteps) -> bool:
         """Return whether the array in question agrees with other steps, and every one before it that did."""
