@@ -62,6 +62,6 @@ def test_two_models_whose_heads_do_not_correspond_are_told(minilm: str, tmp_path
     AutoTokenizer.from_pretrained(minilm).save_pretrained(tmp_path)
     ran = attn("diff", SENTENCE, "-m", minilm, "-m", tmp_path)
     assert ran.code == 0
-    reason = r"\d of 72 are most alike the head of their number, where chance gives 6"
+    reason = r"\d of 72 heads match the head of their number best; by chance 6 would"
     assert re.search("the heads of the two models do not correspond: .*; " + reason, ran.err)
     assert attn("diff", SENTENCE, OTHER, "-m", tmp_path).err == ""  # of one model they do

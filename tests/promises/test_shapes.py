@@ -72,6 +72,7 @@ inspect TEXT -m minilm --mean all
 heads --file text.txt -m minilm -F csv
 diff TEXT 'fruit flies' -m minilm
 diff TEXT -m llama -m llama -F json
+diff TEXT -m llama -m llama --first
 learn TEXT
 tokens TEXT -m minilm
 check TEXT -m llama

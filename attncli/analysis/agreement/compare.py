@@ -124,7 +124,7 @@ class _Walk:
         self.reference = self.reference.reading(theirs)
         proposal = Proposal(*ids_apart(theirs, ours), lambda _, steps: steps)
         candidate = Candidate("token ids", "tokens", lambda _: iter([proposal]))
-        self._add(0, Solved(candidate, proposal, None), Cell(1.0, None, False))
+        self._add(0, Solved(candidate, proposal, 0.0), Cell(1.0, None, False))
 
     def _compare_layer(
         self, layer: RunLayer, steps: LayerSteps, twin: Array | None, after: RunLayer | None

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     Heads = Float[np.ndarray, "H T D"]
     KeyHeads = Float[np.ndarray, "Hkv T D"]
     TokenHeads = Float[np.ndarray, "T H D"]
+    TokenKeyHeads = Float[np.ndarray, "T Hkv D"]
 
 
 class TokenIds(NamedTuple):
@@ -256,7 +257,7 @@ class Layer:
         """Return what queries, keys and values are projected from: the layer's input, normalized where it is first."""
         return self._pre_norm(self._spec.attention_residual, x)
 
-    def project(self, x: Hidden) -> tuple[TokenHeads, TokenHeads, TokenHeads]:
+    def project(self, x: Hidden) -> tuple[TokenHeads, TokenKeyHeads, TokenKeyHeads]:
         """Return the queries, keys and values of `enter`, before any norm of heads and any rotation."""
         heads, how = self._spec.heads, self._spec.projections
         if not how.joint:
@@ -272,7 +273,7 @@ class Layer:
             query, key, value = joint.reshape(len(x), 3, heads.count, heads.width).transpose(1, 0, 2, 3)
         return query, key, value
 
-    def norm_heads(self, query: TokenHeads, key: TokenHeads) -> tuple[TokenHeads, TokenHeads]:
+    def norm_heads(self, query: TokenHeads, key: TokenKeyHeads) -> tuple[TokenHeads, TokenKeyHeads]:
         """Return queries and keys, each head normalized by itself where the model does so."""
         how = self._spec.projections
         query = self.model.normalize(self.name(how.query_norm), query) if how.query_norm else query

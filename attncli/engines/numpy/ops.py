@@ -17,7 +17,7 @@ from attncli.engines.cpu import blocks, parallel_for
 from attncli.files import to_float32
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Shaped
+    from jaxtyping import Float, Num, Shaped
 
     Hidden = Float[np.ndarray, "*T E"]
 
@@ -107,7 +107,7 @@ class Rope(NamedTuple):
     is_interleaved: bool = False  # whether dimensions 2i and 2i + 1 are a pair, not i and i + R
     magnitude: float = 1.0  # factor of rotated dimensions (YaRN)
 
-    def rotate(self, x: Float[np.ndarray, "H T D"], positions: Float[np.ndarray, " T"]) -> Float[np.ndarray, "H T D"]:
+    def rotate(self, x: Float[np.ndarray, "H T D"], positions: Num[np.ndarray, " T"]) -> Float[np.ndarray, "H T D"]:
         """Return queries or keys, rotated by their positions."""
         angles, width = positions.astype(np.float32)[:, None] * self.frequencies, 2 * len(self.frequencies)
         if self.is_interleaved:
