@@ -50,7 +50,7 @@ class Rounding:
 
 @dataclass(frozen=True)
 class LayerSteps:
-    """LayerSteps of one layer's attention; a candidate replaces one of them. What is not known is None."""
+    """Steps of one layer's attention; a candidate replaces one of them. What is not known is None."""
 
     positions: Int[np.ndarray, " T"]  # of the tokens
     scale: float | None  # factor of q·k
@@ -69,7 +69,7 @@ class LayerSteps:
     finish: Callable[[Hidden, Hidden], Hidden] | None = None  # `x`, that output → hidden states after the layer
 
     def run(self, theirs: Arrays, until: str = "next", rounding: Rounding | None = None) -> dict[str, Array]:
-        """Return the array of each stage, computed from the arrays of another run where these are theirs.
+        """Return the array of each stage, computed from the arrays of another run where it has them.
 
         A difference of a stage so is its own, and not that of a stage before it. With a `rounding`, every array is
         rounded: a twin that shows how large the differences of rounding are.

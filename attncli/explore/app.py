@@ -17,14 +17,14 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.driver import Driver
-from textual.widgets import Footer, HelpPanel, Input, Label
+from textual.widgets import HelpPanel, Input, Label
 from textual.worker import get_current_worker
 from threadpoolctl import threadpool_limits
 
 from attncli.explore.command import ViewSnapshot, What
 from attncli.explore.computation import ComputedView, IncrementalComputation, reason
 from attncli.explore.keys import KEYS
-from attncli.explore.panes import LineInput, Pane
+from attncli.explore.panes import KeyFooter, LineInput, Pane
 from attncli.explore.view_state import Limits, ViewState
 from attncli.masks.parser import Mistake, mistake_in
 from attncli.render.explore.head import large_head, large_picture
@@ -183,7 +183,7 @@ class Explorer(App[None]):
         self._below.display = False
         yield self._below
         yield panes["status"]
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter(compact=True, show_command_palette=False)
         yield Label(
             f"The terminal is too small: attn explore needs {LEAST[0]} columns and {LEAST[1]} lines.", id="tooSmall"
         )

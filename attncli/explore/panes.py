@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import Any
 
+from rich.cells import cell_len
 from rich.highlighter import Highlighter
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual import events
+from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.color import Color
 from textual.filter import Monochrome
@@ -18,7 +20,7 @@ from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
-from textual.widgets import Input
+from textual.widgets import Footer, Input, Label
 
 from attncli.explore.computation import reason
 from attncli.render.block import Block, Bounds, crop
@@ -159,3 +161,22 @@ def _typed(character: str) -> str:
     if visible(character) == character:
         return character
     return " " if character.isspace() else ""
+
+
+class KeyFooter(Footer):
+    """Line of keys, which ends in `…` where the terminal is too narrow for all of them."""
+
+    def compose(self) -> ComposeResult:
+        """Yield the keys that fit."""
+        keys: list[Any] = list(super().compose())
+        ends = [*accumulate(cell_len(f"{key.key_display} {key.description} ") for key in keys)]
+        if not keys or ends[-1] - 1 <= self.app.size.width:
+            yield from keys
+            return
+        shown = [key for key, end in zip(keys, ends, strict=True) if end < self.app.size.width]
+        self.styles.grid_size_columns = len(shown) + 1
+        yield from (*shown, Label("…"))
+
+    def on_resize(self) -> None:
+        """Choose the keys again."""
+        self.refresh(recompose=True)

@@ -198,6 +198,14 @@ async def test_the_footer_shows_the_keys_of_the_focus(one):
     assert "w why" in one.foot
 
 
+@in_app(model=demo, size=(60, 24))
+async def test_a_narrow_footer_ends_in_an_ellipsis(one):
+    await one.press("escape")
+    await one.until(lambda: "? help" in one.foot)
+    await one.until(lambda: "".join(cell.text for cell in one.screen()[-1]).rstrip().endswith(" …"))
+    assert "norms" not in one.foot
+
+
 @pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
 def test_leaving(key):
     async def within() -> None:

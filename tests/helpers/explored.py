@@ -76,11 +76,13 @@ class Driven:
 
     def _is_laid_out(self) -> bool:
         screen = self.app.screen
-        shown = {key.action for key in self.app.query(FooterKey)}  # which follows the focus a little later
-        keys = {binding.action for _, binding, _, _ in screen.active_bindings.values() if binding.show}
+        shown = [key.action for key in self.app.query(FooterKey)]  # which follows the focus a little later
+        keys = [*dict.fromkeys(binding.action for _, binding, _, _ in screen.active_bindings.values() if binding.show)]
+        is_cut = any(str(label.render()) == "…" for label in self.app.query("KeyFooter Label"))
+        is_footer = 0 < len(shown) < len(keys) and shown == keys[: len(shown)] if is_cut else shown == keys
         panes = [pane for pane in self.app.query(Pane) if self.is_there(pane.id or "") and pane._drawn_of]
         is_drawn = all(pane._drawn_of[2] == (pane.size.height, pane.size.width) for pane in panes)
-        return is_drawn and not self.app._is_due and not screen._layout_required and shown == keys
+        return is_drawn and not self.app._is_due and not screen._layout_required and is_footer
 
     async def settled(self) -> None:
         await send(self.app)
