@@ -81,7 +81,7 @@ def test_an_export_agrees(name: str, exports: Callable[[str], Path], attn: Run) 
     path = exports(name)
     result = attn("check", "-m", path / "graph", "--against", path / "checkpoint", "--ids", TEXT)
     assert (result.code, result.err) == (0, "")
-    assert "A and B agree: only rounding of float32" in result.out
+    assert "A and B agree in every layer: only rounding of float32" in result.out
 
 
 @pytest.mark.parametrize("fault", PLANTED)

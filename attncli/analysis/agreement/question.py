@@ -16,6 +16,8 @@ from attncli.analysis.steps import STAGE_OF, STAGES, Array, Arrays, LayerSteps, 
 Apart = Array  # difference at each token
 _LEAST = 2.0**-21  # a relative difference that float32 hardly shows
 _UNSEEN = 4.0  # times a rounding: those of an embedding, a norm and a projection that no array shows
+NEAR = 2.0  # times what rounding gives: a value that leaves no more is the cause; in 16 bits others agree as well
+_FEW_TOKENS = 4
 _TIMES = 8.0  # times the difference of the rounded twin: more is not explained by rounding
 
 
@@ -34,7 +36,8 @@ class Floors:
     make: Callable[[], Arrays]  # the arrays of the reference
     make_twin: Callable[[], Arrays]  # those of its rounded twin
     following: Following | None
-    before: float | None = None  # difference of the layer before; None where layers are computed from one another's
+    before: float | None = None  # difference of the layers before; None where layers are computed from one another's
+    count: int = 1  # of these layers, and this one
 
     @cached_property
     def twin(self) -> Arrays:
@@ -51,7 +54,8 @@ class Floors:
             values = [replace(steps, x=arrays["next"]).run({}, "k")["v"] for arrays in (twin, made)]
             apart["next"] = float(difference(*values).max())
         if self.before is not None:  # what q, k and v were rounded by before is in them, and grows from layer to layer
-            apart |= {name: max(_UNSEEN * apart[name], self.before) for name in apart if name[0] in "qkv"}
+            least = {name: _UNSEEN * apart[name] for name in apart if name[0] in "qkv"}
+            apart |= {name: min(max(value, self.before), self.count * value) for name, value in least.items()}
         return {name: max(value, 2.0**-24) for name, value in apart.items()}
 
 
@@ -65,6 +69,7 @@ class LayerQuestion:
     floors: Floors
     following: Following | None = None  # where its arrays are all that shows the output
     parted: str = ""  # name of the array
+    most: float = math.inf  # its difference before a first change, where two are tried
 
     @cached_property
     def made(self) -> dict[str, Array]:
@@ -90,31 +95,63 @@ class LayerQuestion:
         return other
 
     def distance(self, steps: LayerSteps) -> float:
-        """Return the difference of the array in question with other steps."""
-        return float(np.linalg.norm(self._apart(steps.run(self.layer.arrays, self.parted))[self.parted]))
+        """Return the difference of the array in question with other steps, at the token where it is largest."""
+        if self.following is not None and self.parted == "next":
+            return float(self._apart(steps.run(self.layer.arrays))["next"].max())
+        token = int(self.apart[self.parted].argmax())
+        row, written = slice(token, token + 1), dict(self.layer.arrays)
+        written |= {name: written[name][row] for name in ("attention", "next") if name in written}
+        apart = difference(steps.run(written, self.parted, rows=row)[self.parted], written[self.parted])
+        return float(apart[min(token, len(apart) - 1)])
 
-    def parts(self, name: str, apart: Apart | None = None) -> bool:
-        """Return whether an array differs by more than rounding."""
-        largest = float((self.apart[name] if apart is None else apart).max())
-        return largest > _LEAST and largest > _TIMES * self.floors.roundings[name]
+    def parts(self, name: str, largest: float | None = None) -> bool:
+        """Return whether an array differs by more than rounding: by too much, or all of it by one factor."""
+        rounding = self.floors.roundings[name]
+        if largest is None and NEAR * rounding < (largest := float(self.apart[name].max())) and largest > _LEAST:
+            return largest > _TIMES * rounding or self.is_scaled(name)
+        return largest > _LEAST and largest > _TIMES * rounding
+
+    def is_scaled(self, name: str) -> bool:
+        """Return whether a factor of all tokens is at least half of a difference: rounding gives none."""
+        written = self.layer.arrays.get(name)
+        if written is None or written.shape != self.made[name].shape or written.shape[-2] < _FEW_TOKENS:
+            return False
+        ours, theirs = (
+            np.moveaxis(a, -2, 0).reshape(a.shape[-2], -1).astype(np.float64) for a in (self.made[name], written)
+        )
+        size = np.maximum(np.square(ours).sum(axis=1), np.finfo(np.float64).tiny)
+        factors = np.vecdot(ours, theirs) / size - 1
+        apart = np.sqrt(np.square(theirs - ours).sum(axis=1) / size)
+        return bool(abs(np.median(factors)) > np.median(apart) / 2)
+
+    def explains(self, left: float) -> bool:
+        """Return whether so little is left of the difference that rounding explains it."""
+        rounding, apart = self.floors.roundings[self.parted], min(self.most, float(self.apart[self.parted].max()))
+        return left <= max(_LEAST, min(_TIMES * rounding, max(NEAR * rounding, apart / NEAR**2), apart / NEAR))
 
     def agrees(self, steps: LayerSteps) -> bool:
         """Return whether the array in question agrees with other steps, and every one before it that did."""
+        if not self.explains(self.distance(steps)):
+            return False
         apart, stage = self._apart(steps.run(self.layer.arrays, self.parted)), STAGES.index(STAGE_OF[self.parted])
         before = [name for name in apart if STAGES.index(STAGE_OF[name]) < stage and not self.parts(name)]
-        return not any(self.parts(name, apart[name]) for name in (self.parted, *before))
+        agree = not any(self.parts(name, float(apart[name].max())) for name in before)
+        return agree and self.explains(float(apart[self.parted].max()))
 
     def agreeing(self, steps: LayerSteps) -> tuple[int, float]:
         """Return how many arrays agree with other steps, 0 unless the one in question does, and its difference."""
         if not self.agrees(steps):
             return 0, math.inf
         whole = self._apart(steps.run(self.layer.arrays))
-        return sum(not self.parts(name, one) for name, one in whole.items()), float(whole[self.parted].max())
+        return sum(not self.parts(name, float(one.max())) for name, one in whole.items()), float(
+            whole[self.parted].max()
+        )
 
     @property
     def rows(self) -> Array:
         """The tokens whose rows of the array in question differ."""
-        return np.flatnonzero([self.parts(self.parted, one) for one in self.apart[self.parted]])
+        apart = self.apart[self.parted]
+        return np.flatnonzero(apart > max(_LEAST, min(_TIMES * self.floors.roundings[self.parted], apart.max() / NEAR)))
 
     @property
     def cell(self) -> Cell:

@@ -156,7 +156,12 @@ EDITS: list[tuple[dict[str, Any], str, Callable[[np.ndarray], np.ndarray] | None
     ({"rope_parameters": {"rope_theta": 23456.0, "rope_type": "default"}}, "", None, "rotation: rotary base 23456/500"),
     ({}, "layers.1.self_attn.k_proj.weight", lambda w: 1.01 * w, "projections: projection weights of k differ/"),
     ({}, "layers.1.self_attn.o_proj.weight", lambda w: 1.01 * w, "output: output projection's weights differ/"),
-    ({}, "layers.1.mlp.up_proj.weight", lambda w: 1.01 * w, "output: output weights behind the attention differ/"),
+    (
+        {},
+        "layers.1.mlp.up_proj.weight",
+        lambda w: 1.01 * w,
+        "output: output of the feed-forward network or its norm differs/",
+    ),
     ({}, "embed_tokens.weight", lambda w: 1.01 * w, "input: embedding weights differ/"),
 ]
 
