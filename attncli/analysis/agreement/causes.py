@@ -419,3 +419,4 @@ CANDIDATES = (  # as they are tried: the stages in the order of computation, in 
     Candidate("output", "output", _outputs),
 )
 OF_PROJECTIONS, OF_WEIGHTS = (_biases, _layers), CANDIDATES[-3:]  # of q, k and v alike; those that both runs have
+BESIDE = tuple(one for one in CANDIDATES if one.solve not in (_layers, _scaling))  # another: these have most values

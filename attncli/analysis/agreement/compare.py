@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.agreement.causes import CANDIDATES, OF_PROJECTIONS, OF_WEIGHTS, Candidate, Proposal
+from attncli.analysis.agreement.causes import BESIDE, CANDIDATES, OF_PROJECTIONS, OF_WEIGHTS, Candidate, Proposal
 from attncli.analysis.agreement.question import NEAR, Cell, Floors, LayerQuestion
 from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, ids_apart, with_next
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding
@@ -184,8 +185,10 @@ class _Walk:
             questions = [question.about(name) for name in question.apart if question.parts(name)]
             if not questions or (questions[0].parted == "next" and self._is_of_next(question, after)):
                 break
-            solved = next(filter(None, map(self._explain, questions)), [])
-            if not solved and (self.failures or not (solved := _solve_two(questions[0], self.solved))):
+            tried: list[tuple[float, Solved]] = []
+            explained = (self._explain(one, tried if one is questions[0] else []) for one in questions)
+            solved = next(filter(None, explained), [])
+            if not solved and (self.failures or not (solved := _solve_two(questions[0], self.solved, tried))):
                 self._add_unexplained(questions[0])
                 break
             self.pending = None
@@ -214,14 +217,14 @@ class _Walk:
             not question.parts("next", float(Following([one], after.arrays).difference(x).max())) for one in changed
         )
 
-    def _explain(self, question: LayerQuestion) -> list[Solved]:
+    def _explain(self, question: LayerQuestion, tried: list[tuple[float, Solved]]) -> list[Solved]:
         """Return a cause that was found before, or a new one; empty without one that explains the difference."""
         for cause in self.solved:
             if question.agrees(cause.proposal.apply(question.layer.index, question.steps)):
                 return [cause]
         has_rounded = self.reference.weight_bits != self.other.weight_bits
         orders = [OF_WEIGHTS] * has_rounded + [CANDIDATES] if self.failures < _MOST_FAILURES else []
-        return next(filter(None, (_solve(question, order) for order in orders)), [])
+        return next(filter(None, (_solve(question, tried, order) for order in orders)), [])
 
     def _add_unexplained(self, question: LayerQuestion) -> None:
         self.failures += 1
@@ -263,16 +266,22 @@ class _Walk:
         before.layers += [index for index in parting.layers if index not in before.layers]
 
 
-def _solve(question: LayerQuestion, candidates: Sequence[Candidate] = CANDIDATES) -> list[Solved]:
-    """Return the candidate with which most arrays agree, and of these the one that leaves least; empty without one."""
+def _solve(
+    question: LayerQuestion, tried: list[tuple[float, Solved]], candidates: Sequence[Candidate] = CANDIDATES
+) -> list[Solved]:
+    """Return the candidate with which most arrays agree, and of these the one that leaves least; empty without one.
+
+    `tried` collects the others with the difference that each leaves.
+    """
     best: tuple[tuple[int, float], list[Solved]] = ((0, 0.0), [])
     for candidate in candidates:
         more = _MORE
         for proposal in candidate.solve(question):
             count, undone = question.agreeing(proposal.apply(question.layer.index, question.steps))
-            left = undone / question.floors.roundings[question.parted]
+            solved, left = Solved(candidate, proposal, undone), undone / question.floors.roundings[question.parted]
+            tried.append((undone, solved))
             if count > 0 and (rank := (count, -max(left, _NEAREST))) > best[0]:
-                best = rank, [Solved(candidate, proposal, undone)]
+                best = rank, [solved]
             more -= count > 0 or more < _MORE
             if best[0] == (len(question.apart), -_NEAREST):
                 return best[1]
@@ -281,17 +290,20 @@ def _solve(question: LayerQuestion, candidates: Sequence[Candidate] = CANDIDATES
     return best[1]
 
 
-def _solve_two(question: LayerQuestion, before: list[Solved]) -> list[Solved]:
-    """Return two candidates that explain a difference together, the earlier stage first; empty without."""
-    most = float(question.apart[question.parted].max())
-    index, rotations, nearest = question.layer.index, list[Solved](), list[tuple[float, int, Solved]]()
-    for candidate in CANDIDATES:
-        proposals = [Solved(candidate, proposal, 0.0) for proposal in candidate.solve(question)]
-        distances = [question.distance(one.proposal.apply(index, question.steps)) for one in proposals]
-        nearest += sorted(zip(distances, map(id, proposals), proposals, strict=True))[:2]
-        rotations += proposals[:1] if candidate.stage == "rotation" else []
-    for first in (*before, *rotations, *(one for *_, one in sorted(nearest)[:_PAIRS])):
-        if solved := _solve(replace(question, steps=first.proposal.apply(index, question.steps), most=most)):
+def _solve_two(question: LayerQuestion, before: list[Solved], tried: list[tuple[float, Solved]]) -> list[Solved]:
+    """Return two candidates that explain a difference together, the earlier stage first; empty without.
+
+    The first is a cause that was found before, a kind of rotation, or one that was tried and leaves little.
+    """
+    index, most, of_name = question.layer.index, float(question.apart[question.parted].max()), dict[str, Any]()
+    for left, one in tried:
+        of_name.setdefault(one.candidate.name, []).append((left, one))
+    rotations = [alike[0][1] for alike in of_name.values() if alike[0][1].candidate.stage == "rotation"]
+    nearest = [pair for alike in of_name.values() for pair in sorted(alike, key=itemgetter(0))[:2]]
+    nearest = sorted(nearest, key=itemgetter(0))[:_PAIRS]
+    for first in (*before, *rotations, *(one for _, one in nearest)):
+        other = replace(question, steps=first.proposal.apply(index, question.steps), most=most)
+        if solved := _solve(other, [], BESIDE):
             both = [first if first in before else first._replace(undone=solved[0].undone), *solved]
             return sorted(both, key=lambda one: STAGES.index(one.candidate.stage))
     return []

@@ -18,6 +18,7 @@ _LEAST = 2.0**-21  # a relative difference that float32 hardly shows
 _UNSEEN = 4.0  # times a rounding: those of an embedding, a norm and a projection that no array shows
 NEAR = 2.0  # times what rounding gives: a value that leaves no more is the cause; in 16 bits others agree as well
 _FEW_TOKENS = 4
+_FAR = 1000.0  # times what rounding gives, which is far enough to solve for a value
 _TIMES = 8.0  # times the difference of the rounded twin: more is not explained by rounding
 
 
@@ -95,10 +96,15 @@ class LayerQuestion:
         return other
 
     def distance(self, steps: LayerSteps) -> float:
-        """Return the difference of the array in question with other steps, at the token where it is largest."""
+        """Return the difference of the array in question with other steps, at an early token where it is large.
+
+        Masks mostly differ at late ones: another fault is solved for without them.
+        """
         if self.following is not None and self.parted == "next":
             return float(self._apart(steps.run(self.layer.arrays))["next"].max())
-        token = int(self.apart[self.parted].argmax())
+        apart = self.apart[self.parted]
+        large = np.flatnonzero(apart >= min(_FAR * self.floors.roundings[self.parted], apart.max() / NEAR**2))
+        token = int(large[len(large) // 4])
         row, written = slice(token, token + 1), dict(self.layer.arrays)
         written |= {name: written[name][row] for name in ("attention", "next") if name in written}
         apart = difference(steps.run(written, self.parted, rows=row)[self.parted], written[self.parted])
@@ -131,21 +137,22 @@ class LayerQuestion:
 
     def agrees(self, steps: LayerSteps) -> bool:
         """Return whether the array in question agrees with other steps, and every one before it that did."""
-        if not self.explains(self.distance(steps)):
-            return False
-        apart, stage = self._apart(steps.run(self.layer.arrays, self.parted)), STAGES.index(STAGE_OF[self.parted])
-        before = [name for name in apart if STAGES.index(STAGE_OF[name]) < stage and not self.parts(name)]
-        agree = not any(self.parts(name, float(apart[name].max())) for name in before)
-        return agree and self.explains(float(apart[self.parted].max()))
+        return self.agreeing(steps)[0] > 0
 
     def agreeing(self, steps: LayerSteps) -> tuple[int, float]:
-        """Return how many arrays agree with other steps, 0 unless the one in question does, and its difference."""
-        if not self.agrees(steps):
-            return 0, math.inf
-        whole = self._apart(steps.run(self.layer.arrays))
-        return sum(not self.parts(name, float(one.max())) for name, one in whole.items()), float(
-            whole[self.parted].max()
-        )
+        """Return how many arrays agree with other steps, and what is left of the difference in question.
+
+        0 unless the array in question agrees, and every one before it that did.
+        """
+        if not self.explains(left := self.distance(steps)):
+            return 0, left
+        whole, stage = self._apart(steps.run(self.layer.arrays)), STAGES.index(STAGE_OF[self.parted])
+        agrees = {name: not self.parts(name, float(one.max())) for name, one in whole.items()}
+        broken = (name for name in whole if not agrees[name] and not self.parts(name))
+        largest = float(whole[self.parted].max())
+        if any(STAGES.index(STAGE_OF[name]) < stage for name in broken) or not self.explains(largest):
+            return 0, left
+        return sum(agrees.values()), largest
 
     @property
     def rows(self) -> Array:
