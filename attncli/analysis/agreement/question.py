@@ -100,11 +100,11 @@ class LayerQuestion:
 
         Masks mostly differ at late ones: another fault is solved for without them.
         """
-        if self.following is not None and self.parted == "next":
-            return float(self._apart(steps.run(self.layer.arrays))["next"].max())
         apart = self.apart[self.parted]
         large = np.flatnonzero(apart >= min(_FAR * self.floors.roundings[self.parted], apart.max() / NEAR**2))
         token = int(large[len(large) // 4])
+        if self.following is not None and self.parted == "next":
+            return float(self._apart(steps.run(self.layer.arrays))["next"][token])
         row, written = slice(token, token + 1), dict(self.layer.arrays)
         written |= {name: written[name][row] for name in ("attention", "next") if name in written}
         apart = difference(steps.run(written, self.parted, rows=row)[self.parted], written[self.parted])
