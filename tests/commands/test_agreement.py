@@ -61,7 +61,7 @@ def test_the_same_model_agrees(tiny_llama: str, tmp_path: Path, attn: Run) -> No
     document = json.loads(file.read_text(), parse_constant=pytest.fail)
     assert (document["schema"], document["agrees"], document["partings"]) == ("attncli.agreement/1", True, [])
     assert [layer["layer"] for layer in document["layers"]] == [0, 1, 2]
-    assert document["layers"][0]["arrays"].keys() == {"v", "q", "k", "next"}
+    assert document["layers"][0]["arrays"].keys() == {"v", "q", "k", "layer_output"}
 
 
 @pytest.mark.parametrize("words", [[], [TEXT]], ids=["its tokens", "a text"])

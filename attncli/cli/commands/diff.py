@@ -15,6 +15,8 @@ from attncli.errors import ExitCode, UsageError, raise_on_failure
 from attncli.text import plural
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from attncli.analysis.agreement.compare import Agreement
     from attncli.analysis.runs import Side
     from attncli.trace.trace import Trace
@@ -105,8 +107,22 @@ def _show_agreement(
         raise UsageError(f"{count}; give two: -m A -m B, -m A --from FILE, or --from A --from B")
     saved = [saved_side(path) for path in files]
     ids = saved[0].token_ids if len(saved) == 1 else None
-    runs = [_run_of(environment, request, name, ids) for name in models]
-    show_agreement(environment, output, compare(*runs, *saved))
+    text = _text_of_runs(environment, request.texts, ids) if models else None
+    if text is None and ids is not None:
+        request, text = request.changed(load=request.load.changed(ids=True)), " ".join(map(str, ids))
+    runs = [_run_of(environment, request, name, text or "") for name in models]
+    agreement = compare(*runs, *saved)
+    agreement.notes += _hints(agreement) if runs and saved else []
+    show_agreement(environment, output, agreement)
+
+
+def _hints(agreement: Agreement) -> Iterator[str]:
+    """Yield slips of the program that wrote a capture, which look like a cause."""
+    for cause in filter(None, (parting.cause for parting in agreement.partings)):
+        if cause.name == "rotated width" and "0" in (cause.a, cause.b):
+            yield "q and k before their rotation need rotated: before in the metadata of their file"
+        if cause.name == "positions" and not (cause.a.startswith("0") and cause.b.startswith("0")):
+            yield "a file without the first tokens of a run lacks keys of the later ones; write them all"
 
 
 def show_agreement(environment: Environment, output: options.DocumentOutput, agreement: Agreement) -> None:
@@ -122,33 +138,37 @@ def show_agreement(environment: Environment, output: options.DocumentOutput, agr
         from attncli.render.agreement import agreement_parts
 
         with output.view(environment, chosen, "diff") as canvas:
-            canvas.show(agreement_parts(agreement, canvas.palette("viridis"), canvas.width), "agreement")
+            canvas.show(
+                agreement_parts(agreement, canvas.palette("viridis"), canvas.width), " / ".join(agreement.names)
+            )
     if not agreement.agrees:
         raise Exit(ExitCode.FINDINGS)
 
 
-def _run_of(environment: Environment, request: options.CommonOptions, model: str, ids: tuple[int, ...] | None) -> Side:
-    """Return the run of a model, of the text on the command line or else of the token ids of a capture."""
-    from attncli.analysis.runs import side_of
-    from attncli.cli.loop import loading, sentences, trace_job
-    from attncli.corpus.jobs import source_of
-    from attncli.trace.selection import Indices
+def _text_of_runs(environment: Environment, texts: options.TextOptions, ids: Sequence[int] | None) -> str | None:
+    """Return the text on the command line; None for the token ids of a file."""
+    from attncli.cli.loop import sentences
 
-    texts = request.texts
-    request = request.changed(model=model, from_=None)
     if not texts.text and texts.file is None:
         if ids is None:
             raise UsageError("give the text that both runs read: attn diff --first TEXT")
-        request = request.changed(load=request.load.changed(ids=True))
-        items: list[Any] = [" ".join(map(str, ids))]
-    else:
-        numbered = ((item.number, item.text) for item in islice(sentences(texts, environment, may_be_words=False), 2))
-        items = [text for _, text in raise_on_failure(numbered, is_alone=True)]
-    if len(items) != 1:
+        return None
+    items = islice(sentences(texts, environment, may_be_words=False), 2)
+    read = [text for _, text in raise_on_failure(((item.number, item.text) for item in items), is_alone=True)]
+    if len(read) != 1:
         raise UsageError("attn diff --first compares two runs of one text; give one")
-    job = trace_job(request, None, layers=Indices("layer", None))
+    return str(read[0])
+
+
+def _run_of(environment: Environment, request: options.CommonOptions, model: str, text: str) -> Side:
+    from attncli.analysis.runs import side_of
+    from attncli.cli.loop import loading, trace_job
+    from attncli.corpus.jobs import source_of
+    from attncli.trace.selection import Indices
+
+    job = trace_job(request.changed(model=model, from_=None), None, layers=Indices("layer", None))
     with loading(environment, model, None):
-        return side_of(source_of(**job.options), model, items[0], texts.pair)
+        return side_of(source_of(**job.options), model, text, request.texts.pair)
 
 
 def _traces(
