@@ -249,6 +249,13 @@ def captured_side(capture: Capture, name: str) -> Side:
     return Side(name, capture.dtype, layers, steps, ids, capture=capture)
 
 
+def _rotated(side: Side) -> str | None:
+    """Return whether queries of a file are before or after their rotation; None without queries."""
+    if side.capture is None:
+        return "after"
+    return side.capture.rotated if any(layer.q is not None for layer in side.capture.layers.values()) else None
+
+
 def check_captures(first: Side, second: Side) -> None:
     """Raise InputError or NotExposedError for a capture that cannot be compared with the other run."""
     for side, other in ((first, second), (second, first)):
@@ -260,12 +267,11 @@ def check_captures(first: Side, second: Side) -> None:
             except InputError as error:
                 raise InputError(f"{side.name}: {error}") from None
             continue
-        layers, unrotated = capture.layers.values(), capture.rotated == "before"
         if capture.unnamed and (other.capture is None or other.capture.unnamed != capture.unnamed):
             raise NotExposedError(f"{side.name} does not number its layers; give a model of the native engine")
-        if other.capture is None and all(layer.q is None for layer in layers):
+        if other.capture is None and _rotated(side) is None:
             raise NotExposedError(f"{side.name} holds hidden states, and {other.name} none; write q, k and v too")
-        if unrotated and (other.capture is None or other.capture.rotated == "after"):
+        if (_rotated(side), _rotated(other)) == ("before", "after"):
             both = f"{side.name} has q and k before their rotation, and {other.name} after it"
             raise InputError(f"{both}; write both alike, or compare each with a model of the native engine")
 

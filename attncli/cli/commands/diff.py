@@ -112,16 +112,20 @@ def _show_agreement(
         request, text = request.changed(load=request.load.changed(ids=True)), " ".join(map(str, ids))
     runs = [_run_of(environment, request, name, text or "") for name in models]
     agreement = compare(*runs, *saved)
-    agreement.notes += _hints(agreement) if runs and saved else []
+    agreement.notes += _hints(agreement, *runs, *saved) if runs and saved else []
     show_agreement(environment, output, agreement)
 
 
-def _hints(agreement: Agreement) -> Iterator[str]:
-    """Yield slips of the program that wrote a capture, which look like a cause."""
-    for cause in filter(None, (parting.cause for parting in agreement.partings)):
+def _hints(agreement: Agreement, run: Side, file: Side) -> Iterator[str]:
+    """Yield slips of the program that wrote a capture, which look like a fault of its engine."""
+    last, layers = len(run.indices), file.capture.layers if file.capture else {}
+    if last in layers and any(last - 1 in parting.layers for parting in agreement.partings):
+        yield "transformers has the final norm in its last hidden states; leave them out of a capture"
+    causes = [parting.cause for parting in agreement.partings]
+    for cause in filter(None, causes):
         if cause.name == "rotated width" and "0" in (cause.a, cause.b):
             yield "q and k before their rotation need rotated: before in the metadata of their file"
-        if cause.name == "positions" and not (cause.a.startswith("0") and cause.b.startswith("0")):
+        if cause.name == "positions" and None in causes and not (cause.a[0] == cause.b[0] == "0"):
             yield "a file without the first tokens of a run lacks keys of the later ones; write them all"
 
 
