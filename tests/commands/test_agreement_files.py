@@ -14,9 +14,12 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import attncli
+from attncli.analysis.agreement.compare import Agreement, Cause, Parting
+from attncli.analysis.agreement.question import Cell
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 TEXT = "time flies like an arrow"
+NEAR = Cell(0.1, 1e-6, agrees=False)
 FORMAT = {"format": "attncli.capture/1"}
 
 
@@ -122,19 +125,34 @@ def test_a_model_of_transformers_has_rotated_q_and_k_alone(
     refused(attn("diff", "--first", *engine, "--from", files / f"{name}.safetensors"), code, words)
 
 
-def test_slips_of_a_program_are_noted(files: Path, tiny_llama: str, tmp_path: Path, attn: Run) -> None:
-    """Queries that are not rotated are so in the engine, or nobody told attn."""
-    path = edited(files / "before.safetensors", tmp_path / "edited.safetensors", lambda _: None, rotated="after")
-    ran = attn("diff", "--first", "-m", tiny_llama, "--from", path)
-    assert ran.code == 1
-    assert "need rotated: before in the metadata" in ran.err
-    final = edited(
-        files / "states.safetensors", tmp_path / "final.safetensors",
-        lambda t: t.update({"layers.3.input": 2 * t["layers.2.input"]}),
+@pytest.mark.parametrize(
+    ("parting", "holds_last", "words"),
+    [
+        (Parting("rotation", [0], NEAR, Cause("rotated width", "0", "32", 0.0)), False, "need rotated: before in the"),
+        (Parting("positions", [0], NEAR, Cause("positions", "1..4", "0..3", 0.0)), False, "lacks keys of the later"),
+        (Parting("output", [2], NEAR), True, "transformers has the final norm in its last hidden states"),
+    ],
+)
+def test_slips_of_a_program_are_noted(
+    parting: Parting,
+    holds_last: bool,
+    words: str,
+    files: Path,
+    tiny_llama: str,
+    monkeypatch: Any,
+    attn: Run,
+    tmp_path: Path,
+) -> None:
+    unexplained = Parting("output", [0], NEAR)
+    found = Agreement(("a", "b"), "float32", partings=[parting, unexplained])
+    monkeypatch.setattr("attncli.analysis.agreement.compare.compare", lambda *_: found)
+    path = edited(
+        files / "states.safetensors", tmp_path / "b.safetensors",
+        lambda t: t.update({"layers.3.input": t["layers.2.input"]} if holds_last else {}),
     )  # fmt: skip
-    ran = attn("diff", "--first", "-m", tiny_llama, "--from", final)
-    assert ran.code == 1
-    assert "transformers has the final norm in its last hidden states" in ran.err
+    ran = attn("diff", "--first", "-m", tiny_llama, "--from", path)
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert words in ran.err
 
 
 # --- two files --------------------------------------------------------------------------------------------
