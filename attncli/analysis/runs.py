@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.analysis.steps import STAGE_OF, Array, Arrays, LayerSteps, difference
-from attncli.engines.captures import check_model
 from attncli.engines.engine import NativeSource
 from attncli.engines.numpy.forward import Layer, RaggedBatch, TokenIds
 from attncli.engines.numpy.ops import Rope
 from attncli.errors import InputError, NotExposedError
-from attncli.files import Tensors, opened_tensors
+from attncli.files import opened_tensors
 from attncli.masks.expressions import Mask, RuleMask
 from attncli.text import plural
 from attncli.trace.capture import Capture, is_capture, read_capture
@@ -62,8 +61,7 @@ class Side:
     embed: Callable[[Int[np.ndarray, " T"] | None], Hidden] | None = None  # positions, or None for its own → first x
     reading: Callable[[tuple[int, ...]], Side] | None = None  # the same run with other token ids
     holding: Callable[[], AbstractContextManager[Any]] = nullcontext  # holds the weights of a layer
-    spec: ModelSpec | None = None  # of a checkpoint that is computed
-    capture: Capture | None = None  # that was read
+    contents: ModelSpec | Capture | None = None  # of a checkpoint that is computed, or of a file
     notes: tuple[str, ...] = ()
 
 
@@ -79,22 +77,9 @@ def side_of(source: Source, name: str, text: str, pair: str | None) -> Side:
 def saved_side(path: str) -> Side:
     """Return the run in a saved trace or a capture."""
     with opened_tensors(path) as tensors:
-        capture = _checked_capture(tensors) if is_capture(tensors) else None
-    return traced_side(load(path), path) if capture is None else captured_side(capture, path)
-
-
-def _checked_capture(tensors: Tensors) -> Capture:
-    """Return the capture in a file; InputError unless it has a query for each key."""
-    capture = read_capture(tensors, Indices("layer", None))
-    count = len(capture.tokens)
-    for index, layer in capture.layers.items():
-        if layer.q is not None and layer.k is not None:
-            captured_attention(index, layer, Indices("head", None))  # checks sizes
-        for name, array in (("q", layer.q), ("mask", layer.mask), ("output", layer.output)):
-            if array is not None and array.shape[-2] != count:
-                rows = f"layers.{index}.{name} has {plural(array.shape[-2], 'row')} for {count} tokens"
-                raise InputError(f"{rows}; attn diff --first compares all of them, so write all rows")
-    return capture
+        if is_capture(tensors):
+            return captured_side(read_capture(tensors, Indices("layer", None)), path)
+    return traced_side(load(path), path)
 
 
 def _check_length(name: str, tokens: int) -> None:
@@ -134,7 +119,7 @@ def computed_side(forward: NativeForward, name: str) -> Side:
         embed=partial(_embedded, forward),
         reading=lambda ids: computed_side(replace(forward, sentence=TokenIds(ids)), name),
         holding=holding,
-        spec=model.spec,
+        contents=model.spec,
     )  # fmt: skip
 
 
@@ -221,59 +206,32 @@ def traced_side(trace: Trace, name: str) -> Side:
 
 def captured_side(capture: Capture, name: str) -> Side:
     """Return the run in a capture: the arrays that an engine wrote."""
-    end, stored = "" if capture.rotated == "after" else "_normed", capture.layers
-    _check_length(name, len(capture.tokens))
-
-    def written(index: int) -> dict[str, Any]:
-        layer = stored[index]
+    end, stored, count = "" if capture.rotated == "after" else "_normed", capture.layers, len(capture.tokens)
+    _check_length("it", count)
+    runs: dict[int, RunLayer] = {}
+    for index in sorted(stored):
+        layer, after = stored[index], stored.get(index + 1)
+        if layer.q is not None and layer.k is not None:
+            captured_attention(index, layer, Indices("head", None))  # checks sizes
+        for array, rows in (("q", layer.q), ("mask", layer.mask), ("output", layer.output)):
+            if rows is not None and rows.shape[-2] != count:
+                has = plural(rows.shape[-2], "row")
+                raise InputError(f"layers.{index}.{array} has {has}; write those of all {count} tokens for --first")
         arrays = {"input": layer.input, f"q{end}": layer.q, f"k{end}": layer.k, "v": layer.v}
-        return _present(arrays | {"attention": layer.output})
-
-    def layers() -> Iterator[RunLayer]:
-        for index in sorted(stored):
-            layer, after = stored[index], stored.get(index + 1)
-            arrays = written(index) | _present({"next": after and after.input})
-            stated = {"scale": layer.scale, "mask": _planes(layer.mask), "positions": capture.positions}
-            yield RunLayer(index, arrays, _present(stated))
+        arrays |= {"attention": layer.output, "next": after and after.input}
+        stated = {"scale": layer.scale, "mask": _planes(layer.mask), "positions": capture.positions}
+        runs[index] = RunLayer(index, _present(arrays), _present(stated))
 
     def steps(index: int, x: Hidden | None) -> LayerSteps | None:
         if (layer := stored.get(index)) is None:
             return None
-        groups = np.zeros(1, int)
-        if layer.q is not None and layer.k is not None:
-            groups = np.arange(len(layer.q)) // (len(layer.q) // len(layer.k))
-        positions = np.arange(len(capture.tokens))
-        return LayerSteps(positions, layer.scale, _planes(layer.mask), groups, recorded=written(index))
+        heads, kv_heads = (1 if array is None else len(array) for array in (layer.q, layer.k))
+        groups, arrays = np.arange(heads) // max(heads // kv_heads, 1), runs[index].arrays
+        return LayerSteps(np.arange(count), layer.scale, _planes(layer.mask), groups, recorded=arrays)
 
     ids = None if capture.token_ids is None else tuple(capture.token_ids.tolist())
-    return Side(name, capture.dtype, layers, steps, ids, capture=capture)
-
-
-def _rotated(side: Side) -> str | None:
-    """Return whether queries of a file are before or after their rotation; None without queries."""
-    if side.capture is None:
-        return "after"
-    return side.capture.rotated if any(layer.q is not None for layer in side.capture.layers.values()) else None
-
-
-def check_captures(first: Side, second: Side) -> None:
-    """Raise InputError or NotExposedError for a capture that cannot be compared with the other run."""
-    for side, other in ((first, second), (second, first)):
-        if (capture := side.capture) is None:
-            continue
-        if other.spec is not None:
-            try:
-                check_model(capture, other.spec)
-            except InputError as error:
-                raise InputError(f"{side.name}: {error}") from None
-            continue
-        if capture.unnamed and (other.capture is None or other.capture.unnamed != capture.unnamed):
-            raise NotExposedError(f"{side.name} does not number its layers; give a model of the native engine")
-        if other.capture is None and _rotated(side) is None:
-            raise NotExposedError(f"{side.name} holds hidden states, and {other.name} none; write q, k and v too")
-        if (_rotated(side), _rotated(other)) == ("before", "after"):
-            both = f"{side.name} has q and k before their rotation, and {other.name} after it"
-            raise InputError(f"{both}; write both alike, or compare each with a model of the native engine")
+    notes = (f"{name} does not number its layers; attn reads layers 0 to {len(stored) - 1}",) * bool(capture.unnamed)
+    return Side(name, capture.dtype, lambda: iter(runs.values()), steps, ids, contents=capture, notes=notes)
 
 
 def _present(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -330,8 +288,7 @@ def group_keys(groups: Array, *layers: RunLayer | None) -> None:
 def check_sizes(steps: LayerSteps, layer: RunLayer, reference: Side, other: Side) -> None:
     """Raise InputError for arrays of other shapes than those of the reference."""
     made = steps.run({}, "k")
-    if steps.x is not None:
-        made |= {"attention": steps.x, "next": steps.x}
+    made |= {} if steps.x is None else {"attention": steps.x, "next": steps.x}
     for name in [name for name in STAGE_OF if name in made.keys() & layer.arrays]:
         ours, theirs = made[name].shape, layer.arrays[name].shape
         if ours != theirs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,7 +60,7 @@ class LayerSteps:
     project: Callable[[Hidden], tuple[Heads, Heads, Heads]] | None = None  # `x` → q, k, v before any norm of heads
     biases: Callable[[], tuple[Heads, Heads, Heads]] | None = None  # those of the projections, `[H, 1, D]`
     norm_heads: Callable[[Heads, Heads], tuple[Heads, Heads]] | None = None  # norm of each head's q and k
-    recorded: Arrays | None = None  # arrays of a trace or a capture, in place of `project`
+    recorded: Arrays = field(default_factory=dict)  # arrays of a trace or a capture, in place of `project`
     rope: Rope | None = None  # the rotation
     softcap: float | None = None  # c in c·tanh(scores/c)
     bias: Float[np.ndarray, "#H T K"] | None = None  # added to the scaled products
@@ -88,8 +88,7 @@ class LayerSteps:
                 q, k = (q, k) if self.norm_heads is None else self.norm_heads(q, k)
                 q, k = stage(q_normed=q, k_normed=k)
             else:
-                stored = self.recorded or {}
-                arrays = dict(zip(stored, stage(**stored), strict=True))
+                arrays = dict(zip(self.recorded, stage(**self.recorded), strict=True))
                 q, k, v = (arrays.get(f"{part}_normed", arrays.get(part)) for part in "qkv")
                 if q is None or k is None:
                     return made

@@ -12,6 +12,7 @@ from attncli.checkpoints.options import EngineOptions, checked_options
 from attncli.checkpoints.snapshot import resolve
 from attncli.engines.numpy import NativeCheckpoint, UnsupportedError
 from attncli.engines.numpy.forward import Layer, Model, computing
+from attncli.engines.numpy.model_spec import ModelSpec
 from attncli.engines.numpy.ops import rotated
 from attncli.errors import InputError, NotExposedError
 from attncli.text import plural, visible
@@ -21,7 +22,6 @@ from attncli.trace.store import captured_attention, captured_trace
 from attncli.trace.tokens import Token, Tokens
 
 if TYPE_CHECKING:
-    from attncli.engines.numpy.model_spec import ModelSpec
     from attncli.trace.trace import Trace
 
 
@@ -91,6 +91,30 @@ def check_model(capture: Capture, spec: ModelSpec) -> None:
             raise InputError(f"layers.{index}.q has {len(q)} heads of width {q.shape[2]}; the model has {expected}")
         if mask is not None and mask.ndim == 3 and len(mask) not in (1, heads.count):
             raise InputError(f"layers.{index}.mask has {len(mask)} heads; the model has {heads.count}")
+
+
+def check_comparable(name: str, capture: ModelSpec | Capture | None, other: ModelSpec | Capture | None) -> None:
+    """Raise an error for a capture that attn cannot compare with a model, another capture, or a trace, which is None.
+
+    Raises:
+        InputError: it is of another model, or has queries and keys of another stage.
+        NotExposedError: it needs a model of the native engine.
+    """
+    if not isinstance(capture, Capture):
+        return
+    if isinstance(other, ModelSpec):
+        try:
+            check_model(capture, other)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
+    elif other is None and capture.queries is None:
+        raise NotExposedError(f"{name} holds hidden states, and the other run none; write q, k and v too")
+    elif other is not None and capture.unnamed and not 0 <= capture.unnamed - len(other.layers) <= 1:
+        has = f"{name} has the hidden states of {plural(capture.unnamed, 'layer')}"
+        raise InputError(f"{has}, and the other file of {len(other.layers)}; give files of all layers")
+    elif capture.queries == "before" and (other is None or other.queries == "after"):
+        both = f"{name} has q and k before their rotation, and the other run after it"
+        raise InputError(f"{both}; write both alike, or compare with a model of the native engine")
 
 
 def _completed(layer: Layer, arrays: LayerCapture, capture: Capture) -> LayerCapture:

@@ -90,6 +90,11 @@ class Capture:
             raise InputError(f"it has the token id {least}; expected ids from 0 on")
 
     @property
+    def queries(self) -> Rotated | None:
+        """Whether queries are those before or after the rotation; None without queries."""
+        return self.rotated if any(layer.q is not None for layer in self.layers.values()) else None
+
+    @property
     def tokens(self) -> Tokens:
         """The tokens by their ids, or by their positions where the capture has no ids."""
         ids = range(next(iter(_lengths(self).values()))) if self.token_ids is None else self.token_ids.tolist()

@@ -9,16 +9,7 @@ from typing import Any, NamedTuple
 
 from attncli.analysis.agreement.causes import CANDIDATES, OF_PROJECTIONS, OF_WEIGHTS, Candidate, Proposal
 from attncli.analysis.agreement.question import RECORDED, Cell, Floors, LayerQuestion
-from attncli.analysis.runs import (
-    Following,
-    RunLayer,
-    Side,
-    check_captures,
-    check_sizes,
-    group_keys,
-    ids_apart,
-    with_next,
-)
+from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, ids_apart, with_next
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding
 from attncli.errors import InputError
 
@@ -71,7 +62,6 @@ def compare(first: Side, second: Side) -> Agreement:
     A layer of the reference is computed from the other run's arrays, so that a difference is its own; its twin, which
     rounds every array, shows what rounding gives. A cause is proved where the reference with it agrees.
     """
-    check_captures(first, second)
     is_swapped = first.embed is None and second.embed is not None
     reference, other = (second, first) if is_swapped else (first, second)
     rounding = max((Rounding(side.dtype) for side in (first, second)), key=lambda rounding: rounding.unit)
@@ -146,8 +136,7 @@ class _Walk:
         first = question = LayerQuestion(layer, self.reference, steps, floors, following)
         row = {name: question.about(name).cell for name in question.apart}
         self.result.rows |= {layer.index: row} if row else {}
-        recorded = (one.difference for name, one in row.items() if name.split("_")[0] in RECORDED and one.agrees)
-        self.before = max([0.0, *recorded])
+        self.before = max([0.0, *(one.difference for name, one in row.items() if name in RECORDED and one.agrees)])
         for _ in range(_MOST_CAUSES):
             # Arrays of one stage are independent: one of them may have a fault that another has not.
             questions = [question.about(name) for name in question.apart if question.parts(name)]

@@ -101,6 +101,7 @@ def _show_agreement(
     """Show the first stage at which two runs part; end with 1 if they do."""
     from attncli.analysis.agreement.compare import compare
     from attncli.analysis.runs import saved_side
+    from attncli.engines.captures import check_comparable
 
     if len(files) + len(models) != 2:
         count = f"--first is given {plural(len(models), 'model')} and {plural(len(files), 'file')}"
@@ -111,14 +112,17 @@ def _show_agreement(
     if text is None and ids is not None:
         request, text = request.changed(load=request.load.changed(ids=True)), " ".join(map(str, ids))
     runs = [_run_of(environment, request, name, text or "") for name in models]
-    agreement = compare(*runs, *saved)
+    first, second = [*runs, *saved]
+    for side, other in ((first, second), (second, first)):
+        check_comparable(side.name, side.contents, other.contents)
+    agreement = compare(first, second)
     agreement.notes += _hints(agreement, *runs, *saved) if runs and saved else []
     show_agreement(environment, output, agreement)
 
 
 def _hints(agreement: Agreement, run: Side, file: Side) -> Iterator[str]:
     """Yield slips of the program that wrote a capture, which look like a fault of its engine."""
-    last, layers = len(run.indices), file.capture.layers if file.capture else {}
+    last, layers = len(run.indices), getattr(file.contents, "layers", {})
     if last in layers and any(last - 1 in parting.layers for parting in agreement.partings):
         yield "transformers has the final norm in its last hidden states; leave them out of a capture"
     causes = [parting.cause for parting in agreement.partings]
