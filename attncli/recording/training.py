@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import islice
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.recording.call import AttentionCall, CallSite, LayerMetrics
+from attncli.recording.import_hook import when_imported
 from attncli.recording.notes import Notes
 from attncli.recording.watch import watching
 
@@ -32,6 +37,10 @@ if TYPE_CHECKING:
     _Rows = tuple[Int[Tensor, " R"], Float[Tensor, "B H R K"], Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"]]
 
 _OPTIMIZER = "optimizer step"
+_COMPILED = (
+    "the program calls torch.compile, and attention in compiled code is not seen: nothing is measured{since}; set "
+    "TORCH_COMPILE_DISABLE=1 to measure the program without it"
+)
 _CELLS, _ROWS = 2**20, 8  # of a call: cells that are measured at most, and query positions at least
 _MEANS = 6  # of `COLUMNS`, from entropy to keys
 
@@ -52,26 +61,41 @@ class StepMeter:
         self._has_calls = self._has_trained = self._has_optimizer = False
         self._optimizers: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()  # how many steps each made
         self._forwards = 0  # before the first step
-        self._watch, self._is_on = ExitStack(), False
+        self._watch, self._counting, self._is_on = ExitStack(), ExitStack(), False
+        self._is_compiled, self._backends = False, 0  # of torch.compile: how many were looked through
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Measure the attention that runs inside."""
         hook = register_optimizer_step_post_hook(lambda optimizer, *_: self._optimizer_stepped(optimizer))
+        self._counting.callback(hook.remove)
+        self._counting.enter_context(when_imported("torch._inductor.compile_fx", self._leave_compiled))
         try:
             self._switch(True)
             yield
         finally:
             self._switch(False)
-            hook.remove()
+            self._counting.close()
 
     def _switch(self, is_on: bool) -> None:
         """Watch or not; between measured steps torch is as it is without us."""
-        if is_on and not self._is_on:
+        if is_on and not self._is_on and not self._is_compiled:
+            hook = register_module_forward_pre_hook(lambda *_: self._leave_compiled())
+            self._watch.callback(hook.remove)
             self._watch.enter_context(watching(self._take, notes=self._notes, on_end=self._ended))
         elif not is_on:
             self._watch.close()
         self._is_on = is_on
+
+    def _leave_compiled(self) -> None:
+        """End the watch of a program that compiles: an eager step in the place of a compiled one has other bits."""
+        is_compiled, self._backends = _compiles(sys._getframe(1), self._backends)
+        if is_compiled and not self._is_compiled:
+            self._is_compiled = True
+            self._notes.add(_COMPILED.format(since=f" after step {self.steps}" if self.steps else ""))
+            self._sums.clear()
+            self._switch(False)
+            self._counting.close()
 
     def _take(self, call: AttentionCall) -> None:
         """Add a call to the step."""
@@ -138,6 +162,20 @@ class StepMeter:
 
     def _is_due(self, step: int) -> bool:
         return step == 1 or step % self._every == 0
+
+
+def _compiles(frame: FrameType | None, checked: int) -> tuple[bool, int]:
+    """Return whether a program compiles: now, in a frame, or after it had made `checked` backends; and their number.
+
+    The backend `eager` compiles nothing; flex_attention makes one in each call that is not compiled.
+    """
+    while frame is not None and frame.f_code is not torch.compile.__code__:
+        frame = frame.f_back
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    backends = {} if dynamo is None else dynamo.cached_backends
+    recent = islice(reversed(backends.values()), max(len(backends) - checked, 0))
+    is_eager = (getattr(each, "compiler_name", each) in (None, "eager") for each in recent)
+    return frame is not None or not all(is_eager), len(backends)
 
 
 def _measured_rows(call: AttentionCall) -> int:

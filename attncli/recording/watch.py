@@ -127,6 +127,8 @@ class _Hooks:
             self._profile(*event)
 
     def _enter_module(self, module: nn.Module, args: Any) -> None:
+        if not self.watch.is_on:  # a hook before this one ended it
+            return
         try:
             self.here().enter_module(module, args, sys._getframe(1))  # what calls the hook
         except Exception as fault:
