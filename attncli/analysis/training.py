@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from attncli.analysis.metrics import WEIGHTS
 from attncli.errors import UsageError
 from attncli.recording.call import COLUMNS, NAMES, LayerMetrics
 from attncli.text import as_ranges, names_in, visible
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _MOST_STEPS = 512  # that are held for the picture; of more, every other one is left out
 _RULE = re.compile(r"\s*(\w+)\s*([<>])\s*(-?\d*\.?\d+)\s*")
+CHANGE = "change"  # the column of how far heads are from those of the first checkpoint
+_SHARES = {CHANGE, *WEIGHTS.values()}  # columns of which 1 is the most
 _SIGNS = {">": "above", "<": "below"}
 
 
@@ -73,14 +76,36 @@ class HeadWarning(NamedTuple):
         return f"step {self.step}: {heads} ({where}): {metric} {numbers}, {bound}"
 
 
-class TrainingHistory:
+class HeadHistory:
+    """Columns of numbers of heads over the steps of a training, or over its checkpoints."""
+
+    names: Sequence[str]  # of the heads, layer by layer, such as L0H3
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.columns = tuple(columns)
+        self.steps: dict[int, Float[np.ndarray, "C N"]] = {}  # the columns of all heads, in steps that are held
+
+    def over_time(self, column: str) -> Float[np.ndarray, "N S"]:
+        """Return a column of all heads in the steps that are held; NaN where a layer did not run."""
+        values, count = [each[self.columns.index(column)] for each in self.steps.values()], len(self.names)
+        return np.array([np.pad(each, (0, count - len(each)), constant_values=np.nan) for each in values]).T
+
+    def movement(self, column: str) -> Float[np.ndarray, " N"]:
+        """Return how far each head went, as a share of how far it could."""
+        values = self.over_time(column)
+        values[~np.isfinite(values)] = np.nan
+        most = np.fmax.reduce(np.abs(values), axis=None, initial=1.0 if column in _SHARES else 1e-9)
+        return np.nan_to_num((np.fmax.reduce(values, axis=1) - np.fmin.reduce(values, axis=1)) / most)
+
+
+class TrainingHistory(HeadHistory):
     """The metrics of all heads over the measured steps."""
 
     def __init__(self, rules: Sequence[WarningRule] = DEFAULT_RULES) -> None:
+        super().__init__(COLUMNS)
         self.sizes: dict[int, int] = {}  # how many heads each layer has
         self.warnings: list[HeadWarning] = []  # in the order in which they came
         self.measured, self._rules = 0, rules  # how many steps were added
-        self.steps: dict[int, Float[np.ndarray, "C N"]] = {}  # the columns of all heads, in steps that are held
         self._states: dict[tuple[WarningRule, int], Int[np.ndarray, " H"]] = {}  # 1 may be warned of, 2 was
 
     def add(self, step: int, layers: Iterable[LayerMetrics]) -> list[HeadWarning]:
@@ -106,18 +131,6 @@ class TrainingHistory:
         return found
 
     @property
-    def names(self) -> list[str]:
-        """The names of all heads, layer by layer, such as L0H3."""
+    def names(self) -> list[str]:  # type: ignore[override]
+        """See `HeadHistory`."""
         return [f"L{number}H{head}" for number, size in self.sizes.items() for head in range(size)]
-
-    def over_time(self, metric: str) -> Float[np.ndarray, "N S"]:
-        """Return a column of all heads in the steps that are held; NaN where a layer did not run."""
-        values, count = [each[COLUMNS.index(metric)] for each in self.steps.values()], sum(self.sizes.values())
-        return np.array([np.pad(each, (0, count - len(each)), constant_values=np.nan) for each in values]).T
-
-    def movement(self, metric: str) -> Float[np.ndarray, " N"]:
-        """Return how far each head went, as a share of how far it could."""
-        values = self.over_time(metric)
-        values[~np.isfinite(values)] = np.nan
-        most = 1.0 if metric in ("sink", "previous") else np.fmax.reduce(np.abs(values), axis=None, initial=1e-9)
-        return np.nan_to_num((np.fmax.reduce(values, axis=1) - np.fmin.reduce(values, axis=1)) / most)

@@ -108,15 +108,15 @@ def test_compiled_code_runs_compiled(compiled: str, programs: dict[str, Run], re
         ran.clear()
         losses.clear()
         model = programs["gpt"]()
-        called: Callable[[Tensor], Tensor] = model
+        called: list[Callable[[Tensor], Tensor]] = [model]
         if compiled == "block":
             model.blocks[0].compile(backend=backend)
         elif compiled == "function":
             model.blocks[0].norm1.forward = torch.compile(model.blocks[0].norm1.forward, backend=backend)
-        for step, loss in programs["trained"](model, programs["next_words"](lambda ids: called(ids), 4, length=12)):
+        for step, loss in programs["trained"](model, programs["next_words"](lambda ids: called[-1](ids), 4, length=12)):
             losses.append(loss.detach())
             if compiled == "later" and step == 2:
-                called = torch.compile(model, backend=backend)
+                called.append(torch.compile(model, backend=backend))
         return [*losses, *(each.detach() for each in model.parameters())]
 
     alone, graphs = [*map(bits, run())], [*ran]
