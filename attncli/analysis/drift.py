@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -86,16 +86,20 @@ class CheckpointHistory(HeadHistory):
 
     def drifts(self) -> list[HeadDrift]:
         """Return the heads whose label or weights changed, the largest change of a weight first."""
-        weights = {label: metric for label, metric in WEIGHTS.items() if metric in self.columns}
-        moves = {label: np.nan_to_num(np.diff(self.over_time(metric)[:, [0, -1]])) for label, metric in weights.items()}
-        drifts = []
+        reports, drifts = {step: report for step, (_, report) in self.checkpoints.items()}, []
         for index, name in enumerate(self.names):
-            labels = {step: report.heads[index].label for step, (_, report) in self.checkpoints.items()}
-            first, *_, last = labels.values()
-            others = [number for number, label in enumerate(labels.values()) if label != last]
-            since = [*labels][others[-1] + 1 if others else 0]
-            by_move = sorted((float(move[index, 0]), label) for label, move in moves.items())
-            (lost, loser), *_, (gained, gainer) = by_move
-            drift = HeadDrift(name, first, last, since, (gainer, gained), (loser, lost))
-            drifts += [drift] * (first != last or drift.size >= LEAST)
+            heads = {step: report.heads[index] for step, report in reports.items()}
+            first, *_, last = heads.values()
+            others = [number for number, head in enumerate(heads.values()) if head.label != last.label]
+            since = [*heads][others[-1] + 1 if others else 0]
+            (lost, loser), *_, (gained, gainer) = sorted(_moves(first.metrics, last.metrics))
+            drift = HeadDrift(name, first.label, last.label, since, (gainer, gained), (loser, lost))
+            drifts += [drift] * (first.label != last.label or drift.size >= LEAST)
         return sorted(drifts, key=lambda drift: -drift.size)
+
+
+def _moves(first: Mapping[str, float | None], last: Mapping[str, float | None]) -> Iterator[tuple[float, str]]:
+    """Yield how far each weight of a head moved, and the label that goes by it; 0 where it is not defined in both."""
+    for label, metric in WEIGHTS.items():
+        before, after = first.get(metric), last.get(metric)
+        yield (0.0 if before is None or after is None else after - before), label

@@ -14,7 +14,7 @@ from attncli.render.sections import cautioned, joined
 from attncli.render.training import strips
 from attncli.text import plural, visible
 
-_AROUND = 4  # lines around the rows of heads: titles, what is left out, and blank ones
+_AROUND = 5  # lines around the rows of heads: titles, what is left out, blank ones, and that of the prompt
 
 
 def checkpoint_parts(

@@ -18,7 +18,7 @@ from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.text import plural
 
-_MEANINGS = {**MEANINGS, CHANGE: "Jensen-Shannon divergence of the rows from those of the first checkpoint, in bits"}
+_MEANINGS = {**MEANINGS, CHANGE: "Jensen-Shannon divergence from the first checkpoint, in bits"}
 _STRIPS = 2  # on a screen, of the metrics that moved most
 _WIDEST_CELL = 4  # of a step
 _AROUND, _LEAST_HEADS = 4, 3  # lines of a strip besides those of its heads: title, axis, legend, and a blank one
