@@ -27,14 +27,22 @@ class WarningRule(NamedTuple):
     """A bound of a metric."""
 
     metric: str
-    sign: str  # `>` or `<`
+    sign: str  # `>`, `<`, or `is` of NaN
     limit: float
     start: float | None = None  # within which heads must have been in some step, or a warning would be no news
     meaning: str = ""
 
-    def is_beyond(self, values: Float[np.ndarray, " H"], bound: float) -> Bool[np.ndarray, " H"]:
-        """Return which values are beyond a bound; NaN is below every one."""
-        return values > bound if self.sign == ">" else ~(values >= bound)
+    def is_beyond(self, columns: Float[np.ndarray, "C H"], bound: float) -> Bool[np.ndarray, " H"]:
+        """Return which heads are beyond a bound; those that no row counts of have NaN, and are not."""
+        values = columns[COLUMNS.index(self.metric)]
+        if self.sign == "is":
+            return np.isnan(values) & ~np.isnan(columns[COLUMNS.index("keys")])
+        return values > bound if self.sign == ">" else values < bound
+
+    def is_within(self, columns: Float[np.ndarray, "C H"]) -> Bool[np.ndarray, " H"]:
+        """Return which heads may be warned of from now on."""
+        values = columns[COLUMNS.index(self.metric)]
+        return values <= self.start if self.sign == ">" else values >= self.start
 
 
 # Silent about runs that go well.
@@ -45,6 +53,7 @@ DEFAULT_RULES = (
     WarningRule("uniformity", ">", 0.95, 0.7, "went silent, with about the same weight on all keys"),
     WarningRule("similarity", ">", 0.99, 0.9, "a copy of another head of the layer"),
 )
+_NOT_A_NUMBER = WarningRule("entropy", "is", np.nan, None, "some of its weights are not numbers")  # always a warning
 
 
 def parse_rules(text: str) -> tuple[WarningRule, ...]:
@@ -72,8 +81,9 @@ class HeadWarning(NamedTuple):
         numbers = " to ".join(dict.fromkeys(f"{value:.3g}" for value in (values.min(), values.max())))
         where = ", ".join(filter(None, (self.layer.module, self.layer.place)))
         heads = f"layer {self.layer.layer} head{'s' * (len(self.heads) > 1)} {as_ranges(self.heads)}"
-        bound = f"{_SIGNS[sign]} {limit:g}{': ' * bool(meaning)}{meaning}"
-        return f"step {self.step}: {heads} ({where}): {metric} {numbers}, {bound}"
+        bound = [] if sign == "is" else [f"{_SIGNS[sign]} {limit:g}"]
+        why = ": ".join(filter(None, (*bound, meaning)))
+        return f"step {self.step}: {heads} ({where}): {metric} {numbers}, {why}"
 
 
 class HeadHistory:
@@ -105,7 +115,7 @@ class TrainingHistory(HeadHistory):
         super().__init__(COLUMNS)
         self.sizes: dict[int, int] = {}  # how many heads each layer has
         self.warnings: list[HeadWarning] = []  # in the order in which they came
-        self.measured, self._rules = 0, rules  # how many steps were added
+        self.measured, self._rules = 0, (*rules, _NOT_A_NUMBER)  # how many steps were added
         self._states: dict[tuple[WarningRule, int], Int[np.ndarray, " H"]] = {}  # 1 may be warned of, 2 was
 
     def add(self, step: int, layers: Iterable[LayerMetrics]) -> list[HeadWarning]:
@@ -120,11 +130,11 @@ class TrainingHistory(HeadHistory):
         found = []
         for rule in self._rules:
             for number, layer in current.items():
-                column = layer.values[COLUMNS.index(rule.metric)]
-                states = self._states.setdefault((rule, number), np.full(len(column), int(rule.start is None)))
+                start = np.full(layer.values.shape[1], int(rule.start is None))
+                states = self._states.setdefault((rule, number), start)
                 if rule.start is not None:
-                    np.maximum(states, ~rule.is_beyond(column, rule.start), out=states)
-                heads = np.flatnonzero((states == 1) & rule.is_beyond(column, rule.limit)).tolist()
+                    np.maximum(states, rule.is_within(layer.values), out=states)
+                heads = np.flatnonzero((states == 1) & rule.is_beyond(layer.values, rule.limit)).tolist()
                 states[heads] = 2
                 found += [HeadWarning(step, rule, layer, heads)] if heads else []
         self.warnings += found

@@ -323,7 +323,7 @@ def test_of_long_sequences_rows_are_measured_and_told() -> None:
         optimizer.step()
 
     ran = Metered(run)
-    assert ran.meter.sampling == "512 of 2,048 query positions"
+    assert ran.meter.sampling == "means over 512 of 2,048 query positions"
     keys = np.mean(2048 - np.arange(512) * 2047 // 511)
     assert ran.steps[1][0].values[COLUMNS.index("keys")] == pytest.approx(keys, rel=1e-5)
 
