@@ -26,14 +26,14 @@ HEALTHY = ["nanogpt", "mingpt", "vision", "padded", "fine_tuned"]
 class Metered:
     """A program that ran under a meter."""
 
-    def __init__(self, run: Callable[[], Any], every: int = 1) -> None:
+    def __init__(self, run: Callable[[], Any], every: int = 1, notes: int = 0) -> None:
         self.steps: dict[int, list[LayerMetrics]] = {}
         self.history, self.notes = TrainingHistory(), Notes()
         self.meter = StepMeter(every, self._add, self.notes)
         torch.manual_seed(0)
         with self.meter.watching():
             self.result = run()
-        assert self.notes == []
+        assert len(self.notes) == notes
 
     def _add(self, step: int, layers: list[LayerMetrics]) -> None:
         self.steps[step] = layers
@@ -90,6 +90,41 @@ def test_no_bit_changes(name: str, every: int, programs: dict[str, Run]) -> None
     alone = [*map(bits, run())]
     assert alone == [*map(bits, Metered(run, every).result)]
     assert len(alone) > 12
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("compiled", ["block", "function", "later"])
+def test_compiled_code_runs_compiled(compiled: str, programs: dict[str, Run], request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(torch._dynamo.reset)
+    ran = list[int]()  # how many steps had begun when a compiled graph ran
+
+    def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., Any]:
+        return lambda *inputs: (ran.append(len(losses)), graph.forward(*inputs))[1]
+
+    losses = list[Tensor]()
+
+    def run() -> list[Tensor]:
+        torch._dynamo.reset()
+        ran.clear()
+        losses.clear()
+        model = programs["gpt"]()
+        called: list[Callable[[Tensor], Tensor]] = [model]
+        if compiled == "block":
+            model.blocks[0].compile(backend=backend)
+        elif compiled == "function":
+            model.blocks[0].norm1.forward = torch.compile(model.blocks[0].norm1.forward, backend=backend)
+        for step, loss in programs["trained"](model, programs["next_words"](lambda ids: called[-1](ids), 4, length=12)):
+            losses.append(loss.detach())
+            if compiled == "later" and step == 2:
+                called.append(torch.compile(model, backend=backend))
+        return [*losses, *(each.detach() for each in model.parameters())]
+
+    alone, graphs = [*map(bits, run())], [*ran]
+    metered = Metered(run, every=2, notes=1)
+    assert [*map(bits, metered.result)] == alone
+    assert ran == graphs != []
+    assert "torch.compile" in metered.notes[0]
+    assert [*metered.steps] == ([1, 2] if compiled == "later" else [])
 
 
 # --- steps ------------------------------------------------------------------------------------------------
@@ -288,7 +323,7 @@ def test_of_long_sequences_rows_are_measured_and_told() -> None:
         optimizer.step()
 
     ran = Metered(run)
-    assert ran.meter.sampling == "512 of 2,048 query positions"
+    assert ran.meter.sampling == "means over 512 of 2,048 query positions"
     keys = np.mean(2048 - np.arange(512) * 2047 // 511)
     assert ran.steps[1][0].values[COLUMNS.index("keys")] == pytest.approx(keys, rel=1e-5)
 

@@ -11,13 +11,16 @@ from typer import Exit
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import argument
+from attncli.cli.reports import numbered_checkpoints, show_checkpoints
 from attncli.errors import ExitCode, UsageError, raise_on_failure
+from attncli.formats import DATASETS
 from attncli.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from attncli.analysis.agreement.compare import Agreement
+    from attncli.analysis.drift import CheckpointHistory
     from attncli.analysis.runs import Side
     from attncli.trace.trace import Trace
 
@@ -27,7 +30,7 @@ _FOR_MANY = "for many, run attn inspect --layer all --show metrics -o FOLDER/ wi
 def diff(
     environment: Environment,
     request: options.CommonOptions,
-    output: options.DocumentOutput,
+    output: options.TableOutput,
     text: Annotated[
         list[str] | None, argument("Two sentences, or one for two checkpoints; - reads standard input.", "TEXT")
     ] = None,
@@ -56,6 +59,7 @@ def diff(
     attn prints how many heads changed, layers × heads, the most changed cells, and maps of the most changed head.
     The exit code is 0 whether or not they differ.
     With --first attn compares two runs stage by stage, and solves for the cause; the exit code is 1 if they differ.
+    Of three checkpoints or more attn draws heads × checkpoints, and lists the heads that changed most.
     To see what a LoRA adapter changed, give its base and its folder: -m BASE -m ADAPTER.
 
     Examples:
@@ -71,6 +75,12 @@ def diff(
     from attncli.analysis.diff import diff as compare
 
     chosen = output.chosen()
+    if len(model or []) > 2 and not from_:
+        history = _over_checkpoints(environment, request, model or [], query or [])
+        show_checkpoints(environment, output, "diff", history, precision, colormap, top)
+        return
+    if chosen in DATASETS:
+        raise UsageError(f"attn diff writes {chosen} of three checkpoints or more; of two give -F json")
     top = top or TOP
     traces = _traces(environment, request, from_ or [], model or [])
     difference = compare(*traces, queries=query or (), top=top)
@@ -179,6 +189,32 @@ def _run_of(environment: Environment, request: options.CommonOptions, model: str
         return side_of(source_of(**job.options), model, text, request.texts.pair)
 
 
+def _over_checkpoints(
+    environment: Environment, request: options.CommonOptions, models: list[str], queries: list[str]
+) -> CheckpointHistory:
+    """Return the heads of one sentence in each checkpoint, with their change since the first one."""
+    from attncli.analysis.diff import diff as compare
+    from attncli.analysis.drift import CheckpointHistory
+    from attncli.analysis.heads import survey
+    from attncli.cli.loop import sentences, traces_of
+    from attncli.trace.view import View
+
+    items = list(islice(sentences(request.texts, environment), 2))
+    if len(items) != 1:
+        raise UsageError("attn diff compares checkpoints on one sentence; attn heads measures them over several")
+    history, first = CheckpointHistory(), None
+    for step, name in numbered_checkpoints(environment, models):
+        trace = next(traces_of(environment, request.changed(model=name, from_=None), "all", texts=items))
+        report = survey([trace], View(queries=tuple(queries)))
+        first = first or trace
+        heads = compare(first, trace, queries=queries, top=1).heads
+        of_head = {(head.layer, head.kind, head.head): head.jensen_shannon for head in heads}
+        history.add(
+            step, name or "toy", report, [of_head.get((head.layer, head.kind, head.head)) for head in report.heads]
+        )
+    return history
+
+
 def _traces(
     environment: Environment, request: options.CommonOptions, files: list[str], models: list[str]
 ) -> list[Trace]:
@@ -200,8 +236,6 @@ def _traces(
             raise UsageError(f"--model is given {times(len(models))}; two captures are of one checkpoint: -m MODEL")
         both = [request.changed(model=models[0] if models else None, from_=Path(path)) for path in files]
         return [next(traces_of(environment, options_of_file, "all")) for options_of_file in both]
-    if len(models) > 2:
-        raise UsageError(f"--model is given {times(len(models))}; give it once, or twice to compare two checkpoints")
     expected = 1 if len(models) == 2 else 2
     first = list(islice(sentences(request.texts, environment, may_be_words=expected == 1), expected + 1))
     if len(first) > expected == 1:
