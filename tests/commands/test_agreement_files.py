@@ -91,7 +91,7 @@ REFUSED: dict[str, tuple[str, Callable[[Tensors], Any], str]] = {
     "a layer more": ("after", lambda t: t.update({"layers.9.q": t["layers.0.q"]}), "holds layer 9, and the model has"),
     "a large id": ("after", token(10**9), "the token id 1000000000 is none of "),
     "a negative id": ("after", token(-5), "has the token id -5; expected ids from 0 on"),
-    "a short output": ("all", lambda t: t.update({"layers.1.output": t["layers.1.input"][:2]}), "has 2 rows; write those of all"),
+    "a short output": ("all", lambda t: t.update({"layers.1.output": t["layers.1.input"][:2]}), "has 2 rows; write"),
     "a narrow input": ("all", sets("layers.1.input", lambda x: x[:, :8]), "layers.1.input has width 8; the model has "),
     "heads of v": ("after", sets("layers.1.v", lambda v: v[..., :2]), "v of layer 1 has shape "),
     "one query": ("after", sets("layers.1.q", lambda q: q[:, -1:]), "layers.1.q has 1 row; write those of all"),
