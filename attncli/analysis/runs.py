@@ -218,7 +218,7 @@ def captured_side(capture: Capture, name: str) -> Side:
                 has = plural(rows.shape[-2], "row")
                 raise InputError(f"layers.{index}.{array} has {has}; write those of all {count} tokens for --first")
         arrays = {"input": layer.input, f"q{end}": layer.q, f"k{end}": layer.k, "v": layer.v}
-        arrays |= {"attention": layer.output, "next": after and after.input}
+        arrays |= {"attention": layer.output, "next": None if after is None else after.input}
         stated = {"scale": layer.scale, "mask": _planes(layer.mask), "positions": capture.positions}
         runs[index] = RunLayer(index, _present(arrays), _present(stated))
 

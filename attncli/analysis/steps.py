@@ -88,7 +88,7 @@ class LayerSteps:
                 q, k = (q, k) if self.norm_heads is None else self.norm_heads(q, k)
                 q, k = stage(q_normed=q, k_normed=k)
             else:
-                arrays = dict(zip(self.recorded, stage(**self.recorded), strict=True))
+                arrays: Any = dict(zip(self.recorded, stage(**self.recorded), strict=True))
                 q, k, v = (arrays.get(f"{part}_normed", arrays.get(part)) for part in "qkv")
                 if q is None or k is None:
                     return made
