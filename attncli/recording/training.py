@@ -66,6 +66,11 @@ class StepMeter:
         self._watch, self._counting, self._is_on = ExitStack(), ExitStack(), False
         self._is_compiled, self._backends = False, 0  # of torch.compile: how many were looked through
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an optimizer made no step yet."""
+        return self._has_optimizer and not self.steps
+
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Measure the attention that runs inside."""

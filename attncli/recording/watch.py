@@ -21,7 +21,6 @@ from torch import nn
 from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_operator
 from torch.nn.modules import module as torch_modules
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
-from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _disable_current_modes
 
 from attncli.recording.call import AttentionCall
@@ -249,7 +248,7 @@ class _Thread(ThreadContext, TorchFunctionMode):
 
     def enter(self) -> None:
         """Go below the modes of the program: each of them leaves as the uppermost, in whatever order with ours."""
-        with _modes_above_device():
+        with _modes_above_default():
             self.__enter__()  # type: ignore[no-untyped-call]
         self._is_here = True
 
@@ -306,17 +305,18 @@ class _Thread(ThreadContext, TorchFunctionMode):
         self._sees_functions = sees
 
     def _step_out(self) -> None:
-        with _modes_above_device() as modes:
+        with _modes_above_default() as modes:
             if self in modes:  # it is not while it handles a function
                 modes.remove(self)
                 self._is_here = False
 
 
 @contextmanager
-def _modes_above_device() -> Iterator[list[TorchFunctionMode]]:
-    """Take modes from the stack, the uppermost first, and put them back; that of `torch.device` is the lowest."""
+def _modes_above_default() -> Iterator[list[TorchFunctionMode]]:
+    """Take modes from the stack, the uppermost first, and put them back; the default device's stays the lowest."""
     count = torch._C._len_torch_function_stack()
-    has_device = count > 0 and isinstance(torch._C._get_function_stack_at(0), DeviceContext)
+    default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    has_device = count > 0 and torch._C._get_function_stack_at(0) is default
     modes = [_pop_mode() for _ in range(count - has_device)]
     try:
         yield modes
