@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,7 +61,7 @@ class LayerSteps:
     project: Callable[[Hidden], tuple[Heads, Heads, Heads]] | None = None  # that → q, k, v before any norm of heads
     biases: Callable[[], tuple[Heads, Heads, Heads]] | None = None  # those of the projections, `[H, 1, D]`
     norm_heads: Callable[[Heads, Heads], tuple[Heads, Heads]] | None = None  # norm of each head's q and k
-    recorded: Arrays | None = None  # q, k and v before the rotation that stand in for `project`
+    recorded: Arrays = field(default_factory=dict)  # arrays of a trace or a capture, in place of `project`
     rope: Rope | None = None  # the rotation
     softcap: float | None = None  # c in c·tanh(scores/c)
     bias: Float[np.ndarray, "#H T K"] | None = None  # added to the scaled products
@@ -70,13 +70,13 @@ class LayerSteps:
     finish: Callable[[Hidden, Hidden], Hidden] | None = None  # `x`, that output → hidden states after the layer
 
     def run(
-        self, theirs: Arrays, until: str = "next", rounding: Rounding | None = None, rows: slice = slice(None)
+        self, theirs: Arrays, until: str = "", rounding: Rounding | None = None, rows: slice = slice(None)
     ) -> dict[str, Array]:
         """Return the array of each stage, computed from the arrays of another run where it has them.
 
         A difference of a stage so is its own, and not that of a stage before it. With a `rounding`, every array is
         rounded: a twin that shows how large the differences of rounding are. Of `attention` and `next`, which cost
-        most, some `rows` can be computed alone.
+        most, some `rows` can be computed alone. It ends with the array `until`.
         """
         made: dict[str, Array] = {}
 
@@ -95,12 +95,15 @@ class LayerSteps:
                 q, k = (q, k) if self.norm_heads is None else self.norm_heads(q, k)
                 q, k = stage(q_normed=q, k_normed=k)
             else:
-                q, k, v = stage(**(self.recorded or {}))
+                arrays: Any = dict(zip(self.recorded, stage(**self.recorded), strict=True))
+                q, k, v = (arrays.get(f"{part}_normed", arrays.get(part)) for part in "qkv")
+                if q is None or k is None:
+                    return made
             if self.rope is not None:
                 # Angles are products in float32, whatever the type of the numbers that they rotate.
                 positions = self.positions if rounding is None else self.positions * (1 + 2.0**-24)
                 q, k = self.rope.rotate(q, positions), self.rope.rotate(k, positions)
-            q, k = stage(q=q, k=k)
+            q, k = (q, k) if "q" in made else stage(q=q, k=k)
             if until in made or self.scale is None:
                 return made
             products = kernel.dot_products(q, k[self.key_heads])
@@ -108,7 +111,7 @@ class LayerSteps:
             if rounding is not None:  # a run has weights of its own scores; those here may be made of its q and k
                 rounded = kernel.dot_products(rounding(q), rounding(k)[self.key_heads])
                 scores = scores + (rounded - products) * self.scale
-            if until in made or self.mask is None:
+            if until in made or self.mask is None or v is None:
                 return made
             masked = kernel.masked_scores(scores, self.mask, float(np.finfo(np.float32).min))
             (weights,) = stage(weights=kernel.attention_weights(masked, self.sinks))

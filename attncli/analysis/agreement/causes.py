@@ -152,7 +152,7 @@ def _scaling(question: LayerQuestion) -> Iterator[Proposal]:
     def linear(factor: float) -> Apply:
         return _with_rope(frequencies=(whole / np.float32(factor)).astype(np.float32))
 
-    for name, frequencies, magnitude in usual_scalings(base, count):
+    for name, frequencies, magnitude in usual_scalings(base, count) if question.most == math.inf else ():
         yield Proposal(name, ours, _with_rope(frequencies=frequencies, magnitude=magnitude))
     for factor in _values(question, linear, 1 / 64, 64.0):
         yield Proposal(f"linear {_digits(factor)}", ours, linear(factor))
@@ -235,6 +235,8 @@ def _norms(question: LayerQuestion) -> Iterator[Proposal]:
 
 def _orders(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose other orders of the heads, matched head by head where arrays show them."""
+    if question.steps.project is None:
+        return
     made, written, heads = question.made, question.layer.arrays, len(question.steps.key_heads)
     shown = [next((n for n in (f"{part}_projected", f"{part}_normed", part) if n in written), "") for part in "qkv"]
     tried: list[list[Array | None]] = [[_order_of(made[name], written[name]) if name else None for name in shown]]
@@ -244,7 +246,7 @@ def _orders(question: LayerQuestion) -> Iterator[Proposal]:
         tried += [[order, None, None] for order in orders]
     if not any(shown) and (heads := len(made["v"])) <= _FEW_HEADS:
         tried += [[None, np.array(order), np.array(order)] for order in permutations(range(heads))][1:]
-    for picked in tried if question.steps.project else ():
+    for picked in tried:
         if moved := {part: order for part, order in enumerate(picked) if order is not None}:
             change = _projecting(moved, lambda _, part, x, array, moved=moved: array[moved[part]])  # type: ignore[misc]
             order = next(iter(moved.values())).tolist()
@@ -419,4 +421,4 @@ CANDIDATES = (  # as they are tried: the stages in the order of computation, in 
     Candidate("output", "output", _outputs),
 )
 OF_PROJECTIONS, OF_WEIGHTS = (_biases, _layers), CANDIDATES[-3:]  # of q, k and v alike; those that both runs have
-BESIDE = tuple(one for one in CANDIDATES if one.solve not in (_layers, _scaling))  # another: these have most values
+BESIDE = tuple(one for one in CANDIDATES if one.solve is not _layers)  # another cause

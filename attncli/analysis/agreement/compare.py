@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.analysis.agreement.causes import BESIDE, CANDIDATES, OF_PROJECTIONS, OF_WEIGHTS, Candidate, Proposal
-from attncli.analysis.agreement.question import NEAR, Cell, Floors, LayerQuestion
+from attncli.analysis.agreement.question import NEAR, RECORDED, Cell, Floors, LayerQuestion
 from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, ids_apart, with_next
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding
 from attncli.errors import InputError
@@ -70,7 +70,8 @@ def compare(first: Side, second: Side) -> Agreement:
     is_swapped = first.embed is None and second.embed is not None
     reference, other = (second, first) if is_swapped else (first, second)
     rounding = max((Rounding(side.dtype) for side in (first, second)), key=lambda rounding: rounding.unit)
-    walk = _Walk(Agreement((first.name, second.name), rounding.dtype), reference, other, is_swapped, rounding)
+    result = Agreement((first.name, second.name), rounding.dtype, notes=[*dict.fromkeys(first.notes + second.notes)])
+    walk = _Walk(result, reference, other, is_swapped, rounding)
     walk.run()
     walk.result.partings = sorted(walk.partings.values(), key=lambda one: (one.layers[0], STAGES.index(one.stage)))
     return walk.result
@@ -116,8 +117,7 @@ class _Walk:
                 )
                 break
             group_keys(steps.key_heads, layer, after)
-            if not self.result.rows:
-                check_sizes(steps, layer)
+            check_sizes(steps, layer, self.reference, self.other)
             with self.reference.holding():
                 x, twin = self._compare_layer(layer, steps, twin, after)
             is_cut = bool(self.partings) if not self.reference.indices else self.pending is not None
@@ -127,7 +127,7 @@ class _Walk:
         if self.pending is not None:
             self._merge(self.pending)
         if not self.result.rows and not self.partings:
-            raise InputError("the two runs have no layer in common; give two runs of one checkpoint")
+            raise InputError(f"{' and '.join(self.result.names)} hold no array of one layer both; give -m MODEL too")
 
     def _check_layers(self) -> None:
         ours, theirs = len(self.reference.indices), len(self.other.indices)
@@ -178,8 +178,9 @@ class _Walk:
             made = replace(steps, **stated).run(written, "weights")
             written |= {name: made[name] for name in ("weights",) if name in made}
         first = question = LayerQuestion(layer, self.reference, steps, floors, following)
-        row = self.result.rows[layer.index] = {name: question.about(name).cell for name in question.apart}
-        self.before = max([0.0, *(one.difference for name, one in row.items() if name[0] in "qkv" and one.agrees)])
+        row = {name: question.about(name).cell for name in question.apart}
+        self.result.rows |= {layer.index: row} if row else {}
+        self.before = max([0.0, *(one.difference for name, one in row.items() if name in RECORDED and one.agrees)])
         for _ in range(_MOST_CAUSES):
             # Arrays of one stage are independent: one of them may have a fault that another has not.
             questions = [question.about(name) for name in question.apart if question.parts(name)]
@@ -237,7 +238,7 @@ class _Walk:
             parting.stage = "projections"  # a rotation changes both of q and k
             of_norm = " or norm" if question.steps.norm_heads is not None and parts != ["v"] else ""
             parting.cause = Cause(f"projection{of_norm} weights of {' and '.join(parts)}", "differ", "", None)
-        if question.steps.project is None and len(first) == len(parts) and "scores" not in first:
+        if question.steps.project is None and parts and len(first) == len(parts) and "scores" not in first:
             parting.stage = "input"  # a run without hidden states does not show it
         if question.parted == "next" and question.following is not None:
             self.pending = self.pending or parting

@@ -19,6 +19,7 @@ _UNSEEN = 4.0  # times a rounding: those of an embedding, a norm and a projectio
 NEAR = 2.0  # times what rounding gives: a value that leaves no more is the cause; in 16 bits others agree as well
 _FEW_TOKENS = 4
 _FAR = 1000.0  # times what rounding gives, which is far enough to solve for a value
+RECORDED = {"q", "k", "v", "q_normed", "k_normed", "input", "attention", "next"}  # what files hold
 _TIMES = 8.0  # times the difference of the rounded twin: more is not explained by rounding
 
 
@@ -55,7 +56,7 @@ class Floors:
             values = [replace(steps, x=arrays["next"]).run({}, "k")["v"] for arrays in (twin, made)]
             apart["next"] = float(difference(*values).max())
         if self.before is not None:  # what q, k and v were rounded by before is in them, and grows from layer to layer
-            least = {name: _UNSEEN * apart[name] for name in apart if name[0] in "qkv"}
+            least = {name: _UNSEEN * apart[name] for name in apart if name in RECORDED}
             apart |= {name: min(max(value, self.before), self.count * value) for name, value in least.items()}
         return {name: max(value, 2.0**-24) for name, value in apart.items()}
 
@@ -70,7 +71,7 @@ class LayerQuestion:
     floors: Floors
     following: Following | None = None  # where its arrays are all that shows the output
     parted: str = ""  # name of the array
-    most: float = math.inf  # its difference before a first change, where two are tried
+    most: float = math.inf  # its difference before a first change, where a second is tried
 
     @cached_property
     def made(self) -> dict[str, Array]:
