@@ -209,7 +209,7 @@ def test_two_files_part_at_the_first_array_that_differs(
     [
         ("before", "after", 5, "before.safetensors has q and k before their rotation, and "),
         ("after", "before", 5, "before.safetensors has q and k before their rotation, and "),
-        ("states", "after", 5, "hold no array both; write q, k and v of each layer"),
+        ("states", "after", 5, "hold no array in common; write q, k and v of all"),
         (
             "vllm",
             "one",
