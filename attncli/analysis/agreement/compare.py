@@ -113,7 +113,7 @@ class _Walk:
         if self.pending is not None:
             self._merge(self.pending)
         if not self.result.rows:
-            raise InputError(f"{' and '.join(self.result.names)} hold no array of one layer both; give -m MODEL too")
+            raise InputError(f"{' and '.join(self.result.names)} hold no array in common; write q, k and v of all")
 
     def _read_tokens(self) -> None:
         ours, theirs = self.reference.token_ids, self.other.token_ids
