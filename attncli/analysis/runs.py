@@ -212,9 +212,9 @@ def traced_side(trace: Trace, name: str) -> Side:
             stated = {field: getattr(made, field) for field in _TRACED}
             yield RunLayer(index, {array: arrays[array] for array in arrays if "_" not in array}, stated)
 
-    ids, is_encoder = trace.key_tokens.ids, "encoder" in {layer.kind for layer in trace.layers}
-    notes = ("attn compares the encoder alone, and no decoder",) * is_encoder
-    return Side(name, trace.source.dtype, layers, steps, None if None in ids else tuple(ids), notes=notes)
+    ids = tuple(trace.key_tokens.ids) if trace.source.kind == "pretrained" else None  # those of a program are positions
+    notes = ("attn compares the encoder alone, and no decoder",) * any(one.kind == "encoder" for one in trace.layers)
+    return Side(name, trace.source.dtype, layers, steps, ids, notes=notes)
 
 
 def captured_side(capture: Capture, name: str) -> Side:

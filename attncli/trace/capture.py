@@ -85,9 +85,10 @@ class Capture:
     unnamed: int = 0
 
     def __post_init__(self) -> None:
-        """Raise InputError for negative ids."""
-        if self.token_ids is not None and (least := self.token_ids.min(initial=0)) < 0:
-            raise InputError(f"it has the token id {least}; expected ids from 0 on")
+        """Raise InputError for numbers that are no token ids."""
+        for id_ in [] if self.token_ids is None else self.token_ids.tolist():
+            if not 0 <= id_ < 2**31:
+                raise InputError(f"it has the token id {id_}; expected ids from 0 to 2,147,483,647")
 
     @property
     def queries(self) -> Rotated | None:

@@ -117,7 +117,6 @@ def test_another_text_is_another_token(tiny_llama: str, tmp_path: Path, attn: Ru
         (["-m", "LLAMA", "-m", "LLAMA"], 2, "give the text that both runs read"),
         (["-m", "LLAMA", "-m", "LLAMA", TEXT, TEXT], 2, "compares two runs of one text"),
         (["-m", "LLAMA", "-m", "LLAMA", TEXT, "--top", "3"], 2, "--top does not apply to --first"),
-        (["-m", "LLAMA", "-m", "LLAMA", TEXT, "--mask", "full"], 2, "--mask does not apply to --first, which compares"),
         (["-m", "LLAMA", "-m", "LLAMA", TEXT, "-F", "csv"], 2, "of two give -F json"),
         (["-m", "LLAMA", "--from", "none.safetensors"], 5, "none.safetensors does not exist"),
     ],

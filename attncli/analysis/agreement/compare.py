@@ -127,7 +127,7 @@ class _Walk:
         if self.pending is not None:
             self._merge(self.pending)
         if not self.result.rows and not self.partings:
-            raise InputError(f"{' and '.join(self.result.names)} hold no array of one layer both; give -m MODEL too")
+            raise InputError(f"{' and '.join(self.result.names)} hold no array in common; write q, k and v of all")
 
     def _check_layers(self) -> None:
         ours, theirs = len(self.reference.indices), len(self.other.indices)

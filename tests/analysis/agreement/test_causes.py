@@ -120,5 +120,5 @@ def test_masks_near_a_window_begin_with_the_windows_beside_it() -> None:
 def test_runs_without_common_layers_are_refused() -> None:
     array = np.ones((1, 3, 2), np.float32)
     first, second = (captured_side(Capture({index: LayerCapture(array, array, array)}), f"{index}") for index in (0, 1))
-    with pytest.raises(InputError, match="no layer in common"):
+    with pytest.raises(InputError, match="no array in common"):
         compare(first, second)

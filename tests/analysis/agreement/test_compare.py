@@ -24,6 +24,7 @@ from attncli.analysis.runs import Side, captured_side, side_of, traced_side
 from attncli.engines import open_source
 from attncli.errors import InputError
 from attncli.trace.capture import Capture, LayerCapture
+from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Trace
 
 IDS = "5 9 3 17 22 8 31 4 12 6 40"
@@ -280,6 +281,15 @@ def test_noise_of_a_wrong_twin_is_no_cause(llama: Path) -> None:
 
 def _noisy(array: np.ndarray, noise: float, draws: np.random.Generator) -> np.ndarray:
     return (array * (1 + noise * draws.standard_normal(array.shape))).astype(np.float32)
+
+
+def test_positions_of_a_program_are_no_token_ids(llama: Path) -> None:
+    """A program that `attn run --save` watched has no tokens, only positions."""
+    trace = open_source(str(llama), layer="all", ids=True, engine="transformers").trace(IDS)
+    tokens = Tokens(replace(token, id=token.index, text=str(token.index)) for token in trace.key_tokens)
+    source = trace.source._replace(kind="module")
+    watched = replace(trace, source=source, query_tokens=tokens, key_tokens=tokens)
+    assert causes(compare(run_of(llama), traced_side(watched, "B"))) == []
 
 
 def test_runs_of_other_sizes_are_refused(llama: Path, tmp_path: Path) -> None:
