@@ -114,9 +114,10 @@ class LayerQuestion:
     def parts(self, name: str, largest: float | None = None) -> bool:
         """Return whether an array differs by more than rounding: by too much, or all of it by one factor."""
         rounding = self.floors.roundings[name]
-        if largest is None and NEAR * rounding < (largest := float(self.apart[name].max())) and largest > _LEAST:
-            return largest > _TIMES * rounding or self.is_scaled(name)
-        return largest > _LEAST and largest > _TIMES * rounding
+        value = float(self.apart[name].max()) if largest is None else largest
+        if largest is None and value > max(_LEAST, NEAR * rounding) and self.is_scaled(name):
+            return True
+        return value > max(_LEAST, _TIMES * rounding)
 
     def is_scaled(self, name: str) -> bool:
         """Return whether a factor of all tokens is at least half of a difference: rounding gives none."""
