@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.steps import Array, Arrays, LayerSteps, difference
+from attncli.analysis.steps import LEVELS, Array, Arrays, LayerSteps, difference
 from attncli.engines.engine import NativeSource
 from attncli.engines.numpy.forward import Layer, RaggedBatch, TokenIds
 from attncli.engines.numpy.ops import Rope
@@ -192,7 +192,9 @@ def traced_side(trace: Trace, name: str) -> Side:
             stated = {field: getattr(made, field) for field in _TRACED}
             yield RunLayer(index, {array: arrays[array] for array in arrays if "_" not in array}, stated)
 
-    return Side(name, trace.source.dtype, layers, steps, tuple(trace.key_tokens.ids))
+    weights = trace.source.details.get("weights")
+    dtype = weights if weights in LEVELS else trace.source.dtype
+    return Side(name, dtype, layers, steps, tuple(trace.key_tokens.ids))
 
 
 def captured_side(capture: Capture, name: str) -> Side:

@@ -33,17 +33,24 @@ STAGE_OF = {
 
 
 _PRECISION = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}  # bits of a number, the first one included
+# Steps from the least to the largest number: of a tensor in 8 bits, of a row in 4, which are scaled in blocks.
+LEVELS = {"int8": 255, "int4": 15}
 
 
 class Rounding:
     """Errors of rounding, drawn at random: as large as those of a type of number."""
 
     def __init__(self, dtype: str) -> None:
-        self.dtype, self.unit = dtype, 2.0 ** -_PRECISION.get(dtype, 8)
+        self.dtype, self.unit = dtype, 1 / LEVELS[dtype] if dtype in LEVELS else 2.0 ** -_PRECISION.get(dtype, 8)
         self._draws = np.random.default_rng(0)
 
     def __call__(self, array: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "... N"]:
-        """Return an array with an error of each number, relative to its row."""
+        """Return an array with an error of each number, relative to its row, or to the range of what was quantized."""
+        if self.dtype in LEVELS:
+            axis = None if self.dtype == "int8" else -1
+            low, high = (edge(axis=axis, initial=0, keepdims=True) for edge in (array.min, array.max))
+            step = (high - low) * self.unit
+            return (array + step * self._draws.uniform(-0.5, 0.5, array.shape)).astype(np.float32)
         size = np.sqrt(np.square(array, dtype=np.float64).mean(axis=-1, keepdims=True))
         return (array + self.unit / 2 * size * self._draws.standard_normal(array.shape)).astype(np.float32)
 

@@ -63,6 +63,9 @@ def _sentence(parting: Parting) -> str:
     if parting.stage == "padding":
         weight = f"B gives it a weight of up to {_digits(cell.difference)} instead of 0"
         return f"{where}: {weight}. Cause: {cause.name} {cause.b}."
+    if parting.stage == "cache":
+        apart = f"run in steps, B differs from B as a whole by {_digits(cell.difference)}"
+        return f"{where}: {apart}. The {cause.name} of the first of these layers {cause.b}."
     if cause.undone is None:
         return f"{where}: {apart}. No candidate is proved. The other projections agree, so look at the {cause.name}."
     name, proof = "The weights are rounded" if parting.is_rounding else "Cause", f"undone: {_digits(cause.undone)}"

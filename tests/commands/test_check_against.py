@@ -113,8 +113,5 @@ def test_without_a_text_the_window_is_shown(attn: Run) -> None:
 
 def test_refusals(exports: Callable[[str], Path], attn: Run) -> None:
     path = exports("bert") / "graph"
-    alone = attn("check", "-m", path)
-    assert (alone.code, alone.err.count("\n")) == (4, 1)
-    assert f"attn check -m {path} --against CHECKPOINT" in alone.err
     many = attn("check", "-m", path, "--against", exports("bert") / "checkpoint", "--ids", "1 2", "3 4")
     assert (many.code, "--against compares on one text" in many.err) == (2, True)

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 
 from attncli.analysis.agreement.compare import Agreement, Cause, Parting, compare
 from attncli.analysis.agreement.question import Cell
+from attncli.analysis.check.graphs import ARRAYS, Comparison, compared_runs, text_over
 from attncli.analysis.runs import side_of
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import resolve
 from attncli.engines import open_source
-from attncli.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from attncli.trace.layer import LayerTrace
-
-# Without a text: longer than the windows of small models.
-WORDS = "fruit flies like a banana, and the cat sat on the mat because it was tired of the green ones that are sour."
-_FEWEST_WORDS, _MOST_WORDS = 16, 500  # of that text
-PADDING = 3  # tokens
-_LITTLE = 1e-6  # of weight
+    from collections.abc import Iterator
 
 
 def against(model: str, checkpoint: str, text: str | None = None, *, special: bool = True, **options: Any) -> Agreement:
@@ -41,33 +32,28 @@ def against(model: str, checkpoint: str, text: str | None = None, *, special: bo
     ours, theirs = (open_source(name, layer="all", special=special, **options) for name in (checkpoint, model))
     window = resolve(checkpoint, LoadOptions(**options)).config.get("sliding_window")
     width = window if isinstance(window, int) else 0
-    text = text or " ".join(islice(cycle(WORDS.split()), min(max(width + 8, _FEWEST_WORDS), _MOST_WORDS)))
+    text = text or text_over(width)
     agreement = compare(*(side_of(source, source.name, text, None) for source in (ours, theirs)))
     if width >= (tokens := len(theirs.tokens(text)[0])):
         agreement.notes.append(
             f"the window of {width} keys reaches over the text of {tokens} tokens; give a longer one"
         )
-    try:
-        for side, sizes in (("right", (0, PADDING)), ("left", (PADDING, 0))):
-            if (layers := theirs.padded_layers(text, *sizes)) is None:
-                agreement.notes.append(f"{theirs.name} reads no attention_mask, so padding cannot be hidden from it")
-                break
-            agreement.partings += _on_padding(layers, side)
-    except InputError as error:
-        agreement.notes.append(f"padding was not checked: {error}")
+    compared = [*compared_runs(theirs, text, theirs.trace(text))] if theirs.is_graph else []
+    agreement.partings += [parting for one in compared for parting in _partings(one)]
+    missing = {"cache": "a cache"} | dict.fromkeys(("batch", "padding-side"), "padding")
+    for one in (one.invariance for one in compared):
+        if one.reason is not None and (one.has_failed or one.name != "cache"):
+            agreement.notes.append(f"{missing[one.name]} was not checked: {one.reason}")
+    agreement.notes = [*dict.fromkeys(agreement.notes)]
     return agreement
 
 
-def _on_padding(layers: Sequence[LayerTrace], side: str) -> Iterator[Parting]:
-    """Yield the layers in which tokens attend to the padding on one side, if there are any."""
-    words, padding = slice(None, -PADDING), slice(-PADDING, None)
-    if side == "left":
-        words, padding = slice(PADDING, None), slice(None, PADDING)
-    attended: dict[int, float] = {}
-    for layer in layers:
-        largest = max(float(head.weights[words, padding].max()) for head in map(layer.head, range(layer.num_heads)))
-        if largest > _LITTLE:
-            attended[layer.layer] = largest
-    if attended:
-        cause = Cause("padding mask", f"missing on the {side}", "attention_mask", None)
-        yield Parting("padding", list(attended), Cell(max(attended.values()), None, agrees=False), cause)
+def _partings(comparison: Comparison) -> Iterator[Parting]:
+    """Yield where tokens attend to padding, and where a cache changes the attention."""
+    one, on_padding = comparison.invariance, comparison.on_padding
+    if on_padding:
+        cause = Cause("padding mask", f"missing on the {comparison.side}", "attention_mask", None)
+        yield Parting("padding", list(on_padding), Cell(max(on_padding.values()), None, agrees=False), cause)
+    elif one.name == "cache" and one.change is not None and comparison.layers:
+        cause = Cause(ARRAYS[comparison.array], "differ first", "", None)
+        yield Parting("cache", list(comparison.layers), Cell(one.change, None, agrees=False), cause)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.attention import FORBIDDEN_BELOW, attention_scores, dot_products
-from attncli.engines.onnx.graph import Graph, attributes
+from attncli.checkpoints.onnx_graph import attributes
+from attncli.engines.onnx.graph import Graph
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -24,6 +25,7 @@ Steps = list[tuple[str, str]]  # operators on the products of queries and keys, 
 _PRODUCTS = ("MatMul", "FusedMatMul")
 _SAME_NUMBERS = ("Cast", "Dropout", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 _DEEPEST = 12  # nodes between the product and the Softmax
+_MOST_NODES = 32  # that follow a Softmax before the product
 
 
 class AttentionArrays(NamedTuple):
@@ -37,6 +39,7 @@ class AttentionArrays(NamedTuple):
     output: Float[np.ndarray, "H Q Dv"]  # weights·V
     bias: Float[np.ndarray, "#H Q K"] | None = None
     softcap: float | None = None
+    sinks: Float[np.ndarray, " H"] | None = None
     scores: Float[np.ndarray, "H Q K"] | None = None  # where there is no scale
     weights: Float[np.ndarray, "H Q K"] | None = None  # None where the graph shows none
 
@@ -97,11 +100,13 @@ def _read(operators: list[str], factor: float, is_transposed: bool, arrays: Arra
 
 def _weighed(graph: Graph, name: str) -> NodeProto | None:
     """Return the product of weights and values, which follows a Softmax."""
-    for node in graph.consumers.get(name, ()):
-        if node.op_type in _PRODUCTS and node.input[0] == name and not graph.is_constant(node.input[1]):
-            return node
-        if node.op_type in (*_SAME_NUMBERS, "Mul", "Slice", "Where") and (product := _weighed(graph, node.output[0])):
-            return product
+    names = [name]
+    for made in names:  # it grows
+        for node in graph.consumers.get(made, ()):
+            if node.op_type in _PRODUCTS and node.input[0] == made and not graph.is_constant(node.input[1]):
+                return node
+            if node.op_type in (*_SAME_NUMBERS, "Mul", "Slice", "Where") and len(names) < _MOST_NODES:
+                names.append(node.output[0])
     return None
 
 

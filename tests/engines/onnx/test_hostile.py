@@ -83,8 +83,8 @@ DAMAGED: dict[str, tuple[Callable[[], ModelProto | bytes], type[AttnError], str]
     ),
     "operator": (lambda: graph_of(helper.make_node("Steal", ["x"], ["q"]), query="q"), LoadError, "No Op registered"),
     "hidden": (
-        lambda: graph_of(helper.make_node("GroupQueryAttention", ["x"], ["z"], domain="com.microsoft")),
-        NotExposedError, "the operator GroupQueryAttention at z hides its attention; export again with",
+        lambda: graph_of(helper.make_node("SparseAttention", ["x"], ["z"], domain="com.microsoft")),
+        NotExposedError, "the operator SparseAttention at z hides its attention; export again with",
     ),
     "none": (
         lambda: helper.make_model(helper.make_graph([HUGE], "g", [], [INT])),
