@@ -159,10 +159,10 @@ def _embedded(forward: NativeForward, positions: Int[np.ndarray, " T"] | None = 
 # --- arrays ------------------------------------------------------------------------------------------------
 
 
-def traced_side(trace: Trace, name: str) -> Side:
+def traced_side(trace: Trace, name: str, kinds: Sequence[str] = _KINDS) -> Side:
     """Return the run in a trace: queries and keys as the dot product takes them, and everything behind."""
     _check_length(name, len(trace.key_tokens))
-    of_index = {layer.layer: layer for layer in trace.layers if layer.kind in _KINDS}
+    of_index = {layer.layer: layer for layer in trace.layers if layer.kind in kinds}
 
     def steps(index: int, x: Hidden | None = None) -> LayerSteps | None:
         if (layer := of_index.get(index)) is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,9 +57,9 @@ def step_inputs(ids: Sequence[int], start: int, end: int) -> dict[str, Any]:
     return {**whole, _POSITIONS: [positions], "cache_position": positions}
 
 
-def cache_outputs(declared: Declared, outputs: Sequence[str]) -> dict[str, str]:
+def cache_outputs(inputs: Iterable[str], outputs: Sequence[str]) -> dict[str, str]:
     """Return the inputs of keys and values of the tokens before, with the outputs that hold those for the next."""
-    past = [name for name in declared if name.startswith(_PAST)]
+    past = [name for name in inputs if name.startswith(_PAST)]
     named = {name: f"present{name.removeprefix('past_key_values').removeprefix('past')}" for name in past}
     in_order = dict(zip(past, outputs[-len(past) :], strict=False))
     return named if {*named.values()} <= {*outputs} else in_order

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.encoding.encode import check_texts
 from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError, Metadata, NotExposedError, UsageError
@@ -72,6 +72,10 @@ class OpenModel(Source):
 
     def in_steps(self, text: str) -> Iterator[Sequence[LayerTrace]] | None:
         """Yield the layers of consecutive parts of a text, each run with the cache of those before; None without."""
+        return None
+
+    def own_output(self, text: str) -> Any:
+        """Return the first output of a graph for a text, such as logits, `[1, T, N]`; None without."""
         return None
 
     def check_target(self, target: str | None) -> None:

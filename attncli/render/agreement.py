@@ -27,7 +27,8 @@ def agreement_parts(agreement: Agreement, palette: Palette, width: int | None) -
     """Yield the names, the table of layers × stages, and the sentences; stages that part are red."""
     first, second = map(palette.label, agreement.names)
     yield Text.assemble(("A ", BOLD), first, ("   B ", BOLD), second)
-    parted = {(layer, parting.stage): parting for parting in reversed(agreement.partings) for layer in parting.layers}
+    shown_here = [parting for parting in reversed(agreement.partings) if parting.kind is None]
+    parted = {(layer, parting.stage): parting for parting in shown_here for layer in parting.layers}
     rows = {layer: _by_stage(row) for layer, row in agreement.rows.items()}
     shown = {stage for row in rows.values() for stage in row} | {stage for _, stage in parted}
     columns = [Column("layer", [str(layer) for layer in rows])]
@@ -42,8 +43,9 @@ def agreement_parts(agreement: Agreement, palette: Palette, width: int | None) -
 def sentences(agreement: Agreement) -> list[str]:
     """Return the result in words, a sentence or two for each stage at which the runs part."""
     parted = [_sentence(parting) for parting in agreement.partings]
-    if parted and agreement.partings[0].cause is not None:
-        parted[1:] = [f"With that undone: {sentence[0].lower()}{sentence[1:]}" for sentence in parted[1:]]
+    for number, parting in enumerate(agreement.partings):  # padding and a cache are of the other run as it is
+        if number and agreement.partings[0].cause is not None and parting.stage in STAGES:
+            parted[number] = f"With that undone: {parted[number][0].lower()}{parted[number][1:]}"
     if not agreement.agrees:
         return parted
     agreeing = [cell for row in agreement.rows.values() for cell in row.values() if cell.agrees]
@@ -56,10 +58,14 @@ def sentences(agreement: Agreement) -> list[str]:
 
 
 def _sentence(parting: Parting) -> str:
-    where, cell = layers_named(parting.layers).capitalize() + f", {parting.stage}", parting.cell
+    where, cell = layers_named(parting.layers, parting.kind).capitalize() + f", {parting.stage}", parting.cell
     apart = f"A and B differ by {_digits(cell.difference)}; rounding gives {_digits(cell.rounding or 0.0)}"
+    if parting.stage == "last output":
+        return f"{where}: the attention agrees, and what follows it differs by {_digits(cell.difference)}."
     if (cause := parting.cause) is None:
         return f"{where}: {apart}. No candidate explains this difference."
+    if parting.stage == "padding" and cell.difference != cell.difference:
+        return f"{where}: {cause.b.replace('missing', 'padding')} makes the weights of B NaN."
     if parting.stage == "padding":
         weight = f"B gives it a weight of up to {_digits(cell.difference)} instead of 0"
         return f"{where}: {weight}. Cause: {cause.name} {cause.b}."

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from attncli.analysis.agreement.compare import Agreement, Cause, Parting, compare
 from attncli.analysis.agreement.question import Cell
 from attncli.analysis.check.graphs import ARRAYS, Comparison, compared_runs, text_over
-from attncli.analysis.runs import side_of
+from attncli.analysis.runs import computed_side, side_of, traced_side
+from attncli.analysis.steps import LEVELS, Array, difference
+from attncli.attention import noise_floor
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import resolve
 from attncli.engines import open_source
+from attncli.engines.engine import NativeSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from attncli.engines.source import OpenModel
+
+_OF_QUANTIZED = 0.5  # of the last output: through all layers the errors of few bits grow
 
 
 def against(model: str, checkpoint: str, text: str | None = None, *, special: bool = True, **options: Any) -> Agreement:
@@ -38,22 +48,76 @@ def against(model: str, checkpoint: str, text: str | None = None, *, special: bo
         agreement.notes.append(
             f"the window of {width} keys reaches over the text of {tokens} tokens; give a longer one"
         )
-    compared = [*compared_runs(theirs, text, theirs.trace(text))] if theirs.is_graph else []
-    agreement.partings += [parting for one in compared for parting in _partings(one)]
-    missing = {"cache": "a cache"} | dict.fromkeys(("batch", "padding-side"), "padding")
-    for one in (one.invariance for one in compared):
-        if one.reason is not None and (one.has_failed or one.name != "cache"):
-            agreement.notes.append(f"{missing[one.name]} was not checked: {one.reason}")
-    agreement.notes = [*dict.fromkeys(agreement.notes)]
+    if theirs.is_graph:
+        compared = [*compared_runs(theirs, text, theirs.trace(text))]
+        agreement.notes += _missing(compared)
+        agreement.partings += [*_on_padding(compared, agreement), *_in_steps(compared)]
+        _compare_outputs(agreement, ours, theirs, text)
     return agreement
 
 
-def _partings(comparison: Comparison) -> Iterator[Parting]:
-    """Yield where tokens attend to padding, and where a cache changes the attention."""
-    one, on_padding = comparison.invariance, comparison.on_padding
-    if on_padding:
-        cause = Cause("padding mask", f"missing on the {comparison.side}", "attention_mask", None)
-        yield Parting("padding", list(on_padding), Cell(max(on_padding.values()), None, agrees=False), cause)
-    elif one.name == "cache" and one.change is not None and comparison.layers:
-        cause = Cause(ARRAYS[comparison.array], "differ first", "", None)
-        yield Parting("cache", list(comparison.layers), Cell(one.change, None, agrees=False), cause)
+def _missing(compared: Sequence[Comparison]) -> list[str]:
+    """Return a note on each way to run the graph that was not compared; that it reads no cache is no fault."""
+    runs = [one.invariance for one in compared if one.invariance.reason is not None]
+    what = {"cache": "a cache"}
+    notes = (
+        f"{what.get(run.name, 'padding')} was not checked: {run.reason}"
+        for run in runs
+        if run.has_failed or run.name not in what
+    )
+    return [*dict.fromkeys(notes)]
+
+
+def _on_padding(compared: Sequence[Comparison], agreement: Agreement) -> Iterator[Parting]:
+    """Yield the layers that attend to padding; a layer without the checkpoint's mask does as well."""
+    without = {layer for parting in agreement.partings if parting.stage == "mask" for layer in parting.layers}
+    attended = [(one.side, layer, weight) for one in compared for layer, weight in one.on_padding.items()]
+    attended = [(side, layer, weight) for side, layer, weight in attended if layer not in without]
+    if attended:
+        sides, layers, weights = zip(*attended, strict=True)
+        cause = Cause(
+            "padding mask", f"missing on the {' and the '.join(dict.fromkeys(sides))}", "attention_mask", None
+        )
+        cell = Cell(float(np.max(weights)), None, agrees=False)
+        yield Parting("padding", sorted({*layers}), cell, cause)
+
+
+def _in_steps(compared: Sequence[Comparison]) -> Iterator[Parting]:
+    for one in compared:
+        if one.invariance.name == "cache" and one.invariance.change is not None and one.layers:
+            cause = Cause(ARRAYS[one.array], "differ first", "", None)
+            yield Parting("cache", list(one.layers), Cell(one.invariance.change, None, agrees=False), cause)
+
+
+def _compare_outputs(agreement: Agreement, ours: OpenModel, theirs: OpenModel, text: str) -> None:
+    """Compare the decoder, or the last output of the graph, which shows what is behind the last attention."""
+    if theirs.is_encoder_decoder:
+        traces = [(source.trace(text, None, text), source.name) for source in (ours, theirs)]
+        for kind in ("decoder", "cross"):
+            part = compare(*(traced_side(*trace, [kind]) for trace in traces))
+            agreement.partings += [replace(parting, kind=kind) for parting in part.partings]
+        return
+    if agreement.agrees:
+        last, output = max(agreement.rows), theirs.own_output(text)[0]
+        expected = next((array for array in _last_outputs(ours, text) if array.shape == output.shape), None)
+        if expected is None:
+            agreement.notes.append(f"attn does not compare what is behind the attention of layer {last}")
+        elif (apart := float(difference(output, expected).max())) > _floor(agreement.dtype):
+            agreement.partings.append(Parting("last output", [last], Cell(apart, None, agrees=False)))
+
+
+def _last_outputs(source: OpenModel, text: str) -> Iterator[Array]:
+    """Yield the last hidden states of a checkpoint and its logits, as far as the native engine computes them."""
+    if isinstance(source, NativeSource):
+        forward = source.forward(text)
+        *_, layer = computed_side(forward, source.name).layers()
+        x, model = layer.arrays["next"], forward.model
+        if model.spec.unembedding is None:
+            yield x
+        else:
+            yield (x := model.normalize(model.unembedding.norm, x))
+            yield model.unembed(x)
+
+
+def _floor(dtype: str) -> float:
+    return _OF_QUANTIZED if dtype in LEVELS else noise_floor(dtype)

@@ -75,17 +75,17 @@ def check_graph(model: str, texts: Sequence[str], *, special: bool, layer: Choic
     source = open_source(model, layer=layer, special=special, **options)
     (text,) = texts or [text_over(0)]
     trace = source.trace(text)
-    compared = [*compared_runs(source, text, trace)]
+    compared, weights = [*compared_runs(source, text, trace)], trace.source.details.get("weights")
     masks: dict[tuple[str, str], list[int]] = {}
     for one in trace.layers:
         masks.setdefault((mask_name(one.stages.mask), one.kind), []).append(one.layer)
     return Report(
         model=source.name,
         architecture=trace.source.architecture or "onnx",
-        dtype=trace.source.dtype,
+        dtype=weights or trace.source.dtype,
         tokens=(len(trace.key_tokens),),
         masks=tuple((name, kind, tuple(layers)) for (name, kind), layers in masks.items()),
-        findings=(*_on_padding(compared), *(finding for one in compared for finding in _findings(one))),
+        findings=(*_on_padding(compared), *(finding for one in compared for finding in _findings(one, weights))),
         invariances=tuple(one.invariance for one in compared),
         notes=(*trace.source.notes, *trace.notes),
         is_graph=True,
@@ -176,12 +176,13 @@ def _on_padding(compared: Sequence[Comparison]) -> Iterator[Finding]:
     """Yield a finding for each layer that attends to padding."""
     for layer in sorted({layer for one in compared for layer in one.on_padding}):
         of_layer = {one.side: one.on_padding[layer] for one in compared if layer in one.on_padding}
-        weight = f"with a weight of up to {max(of_layer.values()):.2g}"
+        weight = f"with a weight of up to {np.max([*of_layer.values()]):.2g}"
         message = f"a token attends to padding on the {' and the '.join(of_layer)}, {weight}"
         yield Finding("pad", "error", message, layer=layer, kind="self", advice="mask the keys of padding")
 
 
-def _findings(comparison: Comparison) -> Iterator[Finding]:
+def _findings(comparison: Comparison, weights: str | None) -> Iterator[Finding]:
+    """Yield what differs; of quantized weights the numbers of a token depend on all that runs with it."""
     one = comparison.invariance
     if one.has_failed:
         yield Finding(one.name, "note", f"{one.ways}: {one.reason}")
@@ -190,6 +191,8 @@ def _findings(comparison: Comparison) -> Iterator[Finding]:
         message = f"{one.ways}: weights·V change by {one.change:.2g} of their length, from layer {layer} on"
         if is_cache := one.name == "cache":
             message += f"; the {ARRAYS[comparison.array]} differ there first"
-        severity: Severity = "note" if one.name == "padding-side" else "error"
+        is_rounding = weights is not None and not is_cache
+        severity: Severity = "note" if one.name == "padding-side" or is_rounding else "error"
         advice = _ADVICE[comparison.array if is_cache else one.name]
+        advice = f"with weights of {weights} a token is rounded as its whole batch is" if is_rounding else advice
         yield Finding(one.name, severity, message, layer=layer, kind=kind, advice=advice)

@@ -106,9 +106,9 @@ def rotated_by(
     width = 2 * half
     pairs = (slice(0, width, 2), slice(1, width, 2)) if is_interleaved else (slice(half), slice(half, width))
     first, second = (x[..., part] for part in pairs)
-    turned = first * cos - second * sin, second * cos + first * sin
+    turned = [first * cos - second * sin, second * cos + first * sin]
     if is_interleaved:
-        turned = (np.stack(turned, axis=-1).reshape(*x.shape[:-1], width),)
+        turned = [np.stack(turned, axis=-1).reshape(*x.shape[:-1], width)]
     return np.concatenate([*turned, x[..., width:]], axis=-1)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.encode import EncodedInput
-from attncli.encoding.graph_inputs import HIDDEN, IDS, MASK, PIXELS, padded_inputs
+from attncli.encoding.graph_inputs import HIDDEN, IDS, MASK, PIXELS, padded_inputs, step_inputs
 from attncli.encoding.written_tokenizer import open_encoder
 from attncli.engines.onnx.runner import GraphRunner
 from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
@@ -88,6 +90,11 @@ class OnnxModel(OpenModel):
         ends = {max(len(ids) // 2, 1), max(len(ids) - 2, 1), max(len(ids) - 1, 1), len(ids)}
         return self._runners[0].in_steps(ids, sorted(ends), self._heads)
 
+    def own_output(self, text: str) -> np.ndarray[Any, Any]:
+        """Return the first output of the first graph; see `OpenModel.own_output`."""
+        ids, (runner, *_) = self._encode(text, None, None).inputs[IDS], self._runners
+        return runner.run(step_inputs(ids, 0, len(ids)), self._heads, [runner.states])[1][0]
+
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`."""
         for text in as_list(texts):
@@ -99,5 +106,5 @@ class OnnxModel(OpenModel):
                 layers += decoder[0].run({IDS: arrays["decoder_input_ids"], HIDDEN: states[0]}, self._heads)[0]
             layers.sort(key=lambda layer: self._order.index((layer.layer, layer.kind)))
             source, sides = self._source._replace(dtype=encoder.dtype), (sentence.query_tokens, sentence.tokens)
-            of_text = sentence.text, sentence.pair, sentence.target, sentence.notes
-            yield Trace(source, *sides, tuple(layers), *of_text, pictures=sentence.pictures, grids=sentence.grids)
+            more: dict[str, Any] = {"notes": sentence.notes, "pictures": sentence.pictures, "grids": sentence.grids}
+            yield Trace(source, *sides, tuple(layers), sentence.text, sentence.pair, sentence.target, **more)

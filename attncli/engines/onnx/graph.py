@@ -33,11 +33,7 @@ class Graph:
             for name in node.input:
                 self.consumers.setdefault(name, []).append(node)
             self.producers |= dict.fromkeys(node.output, node)
-
-    @property
-    def cache(self) -> dict[str, str]:
-        """Inputs of keys and values of the tokens before, and the outputs with these for the tokens after."""
-        return cache_outputs({name: self.inputs[name] for name in self.inputs if name in self.consumers}, self.outputs)
+        self.cache = cache_outputs([name for name in self.inputs if name in self.consumers], self.outputs)
 
     @cached_property
     def origins(self) -> dict[str, frozenset[str]]:

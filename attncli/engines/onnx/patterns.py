@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from attncli.attention import FORBIDDEN_BELOW, attention_scores, dot_products
 from attncli.checkpoints.onnx_graph import attributes
 from attncli.engines.onnx.graph import Graph
+from attncli.errors import NotExposedError
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -60,8 +62,10 @@ def written_attention(graph: Graph, node: NodeProto) -> GraphAttention | None:
     if weighed is None or (scored := _scored(graph, node.input[0])) is None:
         return None
     product, steps = scored
-    how, (q, of_queries), (k, of_keys) = attributes(product), *(_unscaled(graph, name) for name in product.input)
-    steps = [*of_queries, *of_keys, *steps]
+    how, (q, k), scaled = attributes(product), product.input, [_unscaled(graph, name) for name in product.input]
+    if all(of_side for _, of_side in scaled):  # √scale each, as of sdpa; of one side it is part of the model
+        (q, of_queries), (k, of_keys) = scaled
+        steps = [*of_queries, *of_keys, *steps]
     roles = {"query": q, "key": k, "value": weighed.input[1], "scores": node.input[0], "weights": weighed.input[0]}
     roles |= {f"step {number}": operand for number, (_, operand) in enumerate(steps) if operand}
     read = partial(_read, [operator for operator, _ in steps], how.get("alpha", 1.0), not how.get("transB", 0))
@@ -143,5 +147,7 @@ def _unscaled(graph: Graph, name: str) -> tuple[str, Steps]:
 
 
 def by_heads(array: np.ndarray[Any, Any]) -> Float[np.ndarray, "H _ _"]:
-    """Return an array of one sentence as float32, with one axis of heads."""
+    """Return an array of one sentence as float32, with one axis of heads; NotExposedError for several windows."""
+    if array.ndim > 3 and prod(array.shape[:-3]) != 1:
+        raise NotExposedError(f"a layer attends within {len(array)} windows, and attn shows attention among all tokens")
     return np.asarray(array, np.float32).reshape(-1, *array.shape[-2:])

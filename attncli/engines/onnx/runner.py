@@ -20,7 +20,7 @@ from attncli.engines.onnx.patterns import GraphAttention, written_attention
 from attncli.errors import AttnError, InputError, LoadError, NotExposedError
 from attncli.masks.expressions import smallest
 from attncli.text import visible
-from attncli.trace.layer import LayerTrace, Proof, max_abs_diff, stages_of
+from attncli.trace.layer import LayerTrace, Proof, max_abs_diff, stages_of, without_copies
 from attncli.trace.selection import Indices
 
 _SOURCE = re.compile(r"\S+\.(?:cc|h):\d+ \w+ ")  # where in the runtime an error arose
@@ -93,7 +93,7 @@ def _sublayers(graph: Graph, kind: str | None) -> list[GraphAttention]:
 def _layer(attention: GraphAttention, outputs: Mapping[str, Any], heads: Indices) -> LayerTrace:
     """Return a layer of the tensors of a graph, with weights·V held against the graph's own output."""
     read = attention.read({role: outputs[name] for role, name in attention.tensors.items()})
-    (k, v), output, count = _without_copies(read.k, read.v), read.output, len(read.output)
+    (k, v), output, count = without_copies(read.k, read.v), read.output, len(read.output)
     mask = smallest(read.allowed[:1] if (read.allowed == read.allowed[:1]).all() else read.allowed, count)
     layer = LayerTrace(
         attention.layer, attention.kind, read.q, k, v, read.scale, mask,
@@ -110,14 +110,6 @@ def _layer(attention: GraphAttention, outputs: Mapping[str, Any], heads: Indices
     if is_derived and not layer.is_proven(outputs[attention.tensors["output"]].dtype.name):
         raise NotExposedError(f"layer {layer.layer} attends otherwise than attn reads it; export it without optimizers")
     return layer
-
-
-def _without_copies(k: Any, v: Any) -> tuple[Any, Any]:
-    """Return keys and values once for consecutive heads that share them, as a graph repeats them for their queries."""
-    for size in range(len(v), 1, -1):
-        if len(v) % size == 0 and all((array[::size].repeat(size, axis=0) == array).all() for array in (k, v)):
-            return k[::size], v[::size]
-    return k, v
 
 
 def _translated(kind: type[AttnError], failure: str, call: Callable[..., Any], *arguments: Any) -> Any:
