@@ -175,13 +175,17 @@ def merged(path: Path) -> Path:
     return merged_path.parent
 
 
-def optimized(path: Path, kind: str, heads: int) -> Path:
+def optimized(path: Path, kind: str, heads: int, **options: bool) -> Path:
     """Fuse the operators of a graph as onnxruntime does for models of a kind."""
+    from onnxruntime.transformers.fusion_options import FusionOptions
     from onnxruntime.transformers.optimizer import optimize_model
 
+    fusion = FusionOptions(kind)
+    for name, value in options.items():
+        setattr(fusion, name, value)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = optimize_model(str(path), model_type=kind, num_heads=heads, hidden_size=16)
+        model = optimize_model(str(path), kind, num_heads=heads, hidden_size=16, optimization_options=fusion)
         model.save_model_to_file(str(path))
     return path
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from attncli.analysis.agreement.compare import Agreement, Cause, Parting, compare
 from attncli.analysis.agreement.question import Cell
-from attncli.analysis.check.graphs import ARRAYS, Comparison, compared_runs, text_over
+from attncli.analysis.check.graphs import ARRAYS, Comparison, built_in_text, check_has_text, compared_runs, window_of
 from attncli.analysis.runs import computed_side, side_of, traced_side
 from attncli.analysis.steps import LEVELS, Array, difference
 from attncli.attention import noise_floor
@@ -40,9 +40,9 @@ def against(model: str, checkpoint: str, text: str | None = None, *, special: bo
         AttnError: one of them cannot be opened or does not read the text; see `open_source`.
     """
     ours, theirs = (open_source(name, layer="all", special=special, **options) for name in (checkpoint, model))
-    window = resolve(checkpoint, LoadOptions(**options)).config.get("sliding_window")
-    width = window if isinstance(window, int) else 0
-    text = text or text_over(width)
+    check_has_text(text, options)
+    width = window_of(resolve(checkpoint, LoadOptions(**options)).config)
+    text = text or built_in_text(width, ours, theirs)
     agreement = compare(*(side_of(source, source.name, text, None) for source in (ours, theirs)))
     if width >= (tokens := len(theirs.tokens(text)[0])):
         agreement.notes.append(

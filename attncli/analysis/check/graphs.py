@@ -13,6 +13,8 @@ import numpy as np
 from attncli.analysis.check.report import Invariance, Report
 from attncli.analysis.steps import Array, difference
 from attncli.attention import noise_floor
+from attncli.checkpoints.options import LoadOptions
+from attncli.checkpoints.snapshot import resolve
 from attncli.engines import open_source
 from attncli.errors import InputError, NotExposedError, UsageError
 from attncli.masks.findings import Finding, Severity
@@ -26,9 +28,8 @@ if TYPE_CHECKING:
 
 Sublayer = tuple[int, str]  # layer and kind
 _Differences = dict[Sublayer, dict[str, float]]  # of each array
-# Without a text: longer than the windows of small models.
 _WORDS = "fruit flies like a banana, and the cat sat on the mat because it was tired of the green ones that are sour."
-_FEWEST_WORDS, _MOST_WORDS = 16, 500  # of that text
+_FEWEST_WORDS, _MOST_WORDS = 40, 500  # of the built-in text
 PADDING = 3  # tokens
 _LITTLE = 1e-6  # of weight
 _TIMES = 10.0  # times the change of the tokens before any cache: more is not explained by rounding
@@ -59,9 +60,34 @@ class Comparison(NamedTuple):
         return self.invariance.ways.rpartition(" ")[2]
 
 
-def text_over(width: int) -> str:
-    """Return a text that is longer than a window."""
-    return " ".join(islice(cycle(_WORDS.split()), min(max(width + 8, _FEWEST_WORDS), _MOST_WORDS)))
+def check_has_text(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> None:
+    """Raise UsageError for --ids without a text, of which there are no built-in ones."""
+    if options.get("ids") and not text:
+        raise UsageError('--ids needs a text of token ids: attn check … --ids "101 2051 102"')
+
+
+def window_of(config: Mapping[str, Any]) -> int:
+    """Return the widest window that a configuration names; 0 without."""
+    named = {**config, **dict(config.get("text_config") or {})}
+    if named.get("use_sliding_window") is False:
+        return 0
+    widths = (value for name, value in named.items() if "window" in name or name == "local_attention")
+    return max((value for value in widths if type(value) is int), default=0)
+
+
+def built_in_text(width: int, *sources: OpenModel) -> str:
+    """Return a text that is longer than a window, or as long as all models read."""
+    words = min(max(width + 8, _FEWEST_WORDS), _MOST_WORDS)
+    while True:
+        text = " ".join(islice(cycle(_WORDS.split()), words))
+        try:
+            for source in sources:
+                source.tokens(text)
+            return text
+        except InputError:
+            if words == 1:
+                raise
+            words //= 2
 
 
 def check_graph(model: str, texts: Sequence[str], *, special: bool, layer: Choice, **options: Any) -> Report:
@@ -73,7 +99,8 @@ def check_graph(model: str, texts: Sequence[str], *, special: bool, layer: Choic
     if len(texts) > 1:
         raise UsageError(f"attn check runs an ONNX model on one text; give one, not {len(texts)}")
     source = open_source(model, layer=layer, special=special, **options)
-    (text,) = texts or [text_over(0)]
+    check_has_text(texts, options)
+    (text,) = texts or [built_in_text(window_of(resolve(model, LoadOptions(**options)).config), source)]
     trace = source.trace(text)
     compared, weights = [*compared_runs(source, text, trace)], trace.source.details.get("weights")
     masks: dict[tuple[str, str], list[int]] = {}
