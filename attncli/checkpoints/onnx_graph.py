@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,21 +12,25 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, NodeProto, TensorProto, helper, inliner
 
-from attncli.errors import LoadError, NotExposedError
+from attncli.checkpoints.onnx_files import CACHED
+from attncli.errors import AttnError, LoadError, NotExposedError
 from attncli.files import read_file
 from attncli.text import visible
 
 _BYTES = 2**31  # a protobuf is no larger
 _MOST_NODES = 10**6  # with all functions inlined
-_CACHED = "use_cache_branch"  # the input by which a merged decoder chooses between its two graphs
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # of the operators that onnxruntime brings
 # Operators on quantized weights, and the bits of these where no attribute has them.
 _QUANTIZED = dict.fromkeys(("DequantizeLinear", "DynamicQuantizeMatMul", "MatMulInteger", "QLinearMatMul"), 8)
 _QUANTIZED |= {"MatMulBnb4": 4, "MatMulNBits": 4}
 
+_SOURCE = re.compile(r"\S+\.(?:cc|h):\d+ \w+ ")  # where in the runtime an error arose
 
-def read_graph(path: Path) -> tuple[ModelProto, bytes]:
+
+def read_graph(path: Path, is_cached: bool = False) -> tuple[ModelProto, bytes]:
     """Return the model in a file, and the bytes of the file, or those of the model where it was changed.
+
+    Of a merged decoder it is the graph that reads a cache, or the other one.
 
     Raises:
         LoadError: the file is damaged, or grows without bound.
@@ -46,7 +51,7 @@ def read_graph(path: Path) -> tuple[ModelProto, bytes]:
         raise LoadError(f"{shown} {error.strerror or error}; expected an ONNX file") from None
     except (DecodeError, RuntimeError, ValueError):
         raise LoadError(f"{shown} is no ONNX file, or is cut; export or download it again") from None
-    if _inline_uncached(model):
+    if _inline_branch(model, is_cached):
         data = model.SerializeToString()
     _check_nodes(model, shown)
     return model, data
@@ -103,12 +108,12 @@ def _node_count(model: ModelProto) -> int:
     return count(model.graph.node)
 
 
-def _inline_uncached(model: ModelProto) -> bool:
-    """Replace the choice of a merged decoder by its graph without a cache; return whether there is one."""
+def _inline_branch(model: ModelProto, is_cached: bool) -> bool:
+    """Replace the choice of a merged decoder by one of its graphs; return whether there is one."""
     graph, nodes = model.graph, list[NodeProto]()
     for node in graph.node:
-        if node.op_type == "If" and node.input[0] == _CACHED:
-            branch = attributes(node)["else_branch"]
+        if node.op_type == "If" and node.input[0] == CACHED:
+            branch = attributes(node)["then_branch" if is_cached else "else_branch"]
             graph.initializer.extend(branch.initializer)
             ends = zip(branch.output, node.output, strict=True)
             nodes += [*branch.node, *(helper.make_node("Identity", [end.name], [name]) for end, name in ends)]
@@ -119,3 +124,14 @@ def _inline_uncached(model: ModelProto) -> bool:
         del graph.node[:]
         graph.node.extend(nodes)
     return is_merged
+
+
+def translated(kind: type[AttnError], failure: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call the runtime, or what reads a graph; errors become one of a kind, with the reason alone."""
+    try:
+        return call(*arguments)
+    except AttnError:
+        raise
+    except Exception as error:  # the runtime raises its own, and a graph may be of any form
+        reason = _SOURCE.sub("", " ".join(str(error).split()).rpartition(" : ")[2]).replace(". ", ", ")
+        raise kind(f"{failure}: {visible(reason[:300]).rstrip('.') or type(error).__name__}") from None

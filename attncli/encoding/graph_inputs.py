@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from attncli.checkpoints.onnx_files import CACHED
 from attncli.errors import NotExposedError
 from attncli.text import visible
 
@@ -19,7 +20,7 @@ _OF_TOKENS: dict[str, Callable[[int], Any]] = {
     "token_type_ids": lambda tokens: [[0] * tokens],
     _POSITIONS: lambda tokens: [[*range(tokens)]],
     "cache_position": lambda tokens: [*range(tokens)],
-    "use_cache_branch": lambda _: [False],
+    CACHED: lambda _: [False],
     "num_logits_to_keep": lambda _: 1,
 }
 Declared = Mapping[str, tuple[np.dtype[Any], list[int]]]  # type and sizes of each input, 0 where any size is read
@@ -53,7 +54,7 @@ def padded_inputs(ids: Sequence[int], padding_id: int, left: int, right: int) ->
 def step_inputs(ids: Sequence[int], start: int, end: int) -> dict[str, Any]:
     """Return the inputs of a part of a text, behind the tokens of a cache."""
     positions = range(start, end)
-    whole = {IDS: [ids[start:end]], MASK: [[1] * end], "use_cache_branch": [start > 0]}
+    whole = {IDS: [ids[start:end]], MASK: [[1] * end], CACHED: [start > 0]}
     return {**whole, _POSITIONS: [positions], "cache_position": positions}
 
 

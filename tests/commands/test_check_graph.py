@@ -1,5 +1,6 @@
 """`attn check -m model.onnx`: padding and a cache change nothing, and faults planted in a graph are named."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnx_exports import IDS, exported, model_of, with_past
+from onnx_exports import IDS, exported, merged, model_of, with_past
 from running import Run
 
 TEXT = " ".join(map(str, IDS))
@@ -80,6 +81,25 @@ def test_a_wrong_cache_is_named(fault: str, llama: Path, attn: Run, tmp_path: Pa
     assert both.code == 1
     assert f"{layers}, cache: run in steps" in both.out
     assert f"The {array} of the first of these layers differ first" in both.out
+
+
+@pytest.mark.parametrize("form", ["merged", "beside"])
+def test_a_cache_in_another_graph_is_read(form: str, llama: Path, attn: Run, tmp_path: Path) -> None:
+    path = tmp_path / "decoder_model.onnx"
+    shutil.copy(llama / "graph/model.onnx", path)
+    if form == "merged":
+        path = merged(path) / "decoder_model_merged.onnx"
+        model = onnx.load(path)
+        (branch,) = (item.g for item in model.graph.node[0].attribute if item.name == "then_branch")
+    else:
+        model = onnx.load(path)
+        path, branch = path.with_name("decoder_with_past_model.onnx"), model.graph
+    onnx.save(model, path)
+    assert attn("check", "-m", tmp_path, "--ids", TEXT).code == 0
+    behind_new("key")(branch)
+    onnx.save(model, path)
+    shown = attn("check", "-m", tmp_path, "--ids", TEXT)
+    assert (shown.code, "from layer 1 on; the keys differ there first" in shown.out) == (1, True)
 
 
 def test_padding_without_a_mask_is_named(attn: Run, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from attncli.analysis.agreement.compare import Agreement, Cause, Parting, compare
 from attncli.analysis.agreement.question import Cell
-from attncli.analysis.check.graphs import ARRAYS, Comparison, built_in_text, check_has_text, compared_runs, window_of
+from attncli.analysis.check.graphs import ARRAYS, RunComparison, built_in_text, check_has_text, compared_runs, window_of
 from attncli.analysis.runs import computed_side, side_of, traced_side
 from attncli.analysis.steps import LEVELS, Array, difference
 from attncli.attention import noise_floor
@@ -56,7 +56,7 @@ def against(model: str, checkpoint: str, text: str | None = None, *, special: bo
     return agreement
 
 
-def _missing(compared: Sequence[Comparison]) -> list[str]:
+def _missing(compared: Sequence[RunComparison]) -> list[str]:
     """Return a note on each way to run the graph that was not compared; that it reads no cache is no fault."""
     runs = [one.invariance for one in compared if one.invariance.reason is not None]
     what = {"cache": "a cache"}
@@ -68,7 +68,7 @@ def _missing(compared: Sequence[Comparison]) -> list[str]:
     return [*dict.fromkeys(notes)]
 
 
-def _on_padding(compared: Sequence[Comparison], agreement: Agreement) -> Iterator[Parting]:
+def _on_padding(compared: Sequence[RunComparison], agreement: Agreement) -> Iterator[Parting]:
     """Yield the layers that attend to padding; a layer without the checkpoint's mask does as well."""
     without = {layer for parting in agreement.partings if parting.stage == "mask" for layer in parting.layers}
     attended = [(one.side, layer, weight) for one in compared for layer, weight in one.on_padding.items()]
@@ -82,7 +82,7 @@ def _on_padding(compared: Sequence[Comparison], agreement: Agreement) -> Iterato
         yield Parting("padding", sorted({*layers}), cell, cause)
 
 
-def _in_steps(compared: Sequence[Comparison]) -> Iterator[Parting]:
+def _in_steps(compared: Sequence[RunComparison]) -> Iterator[Parting]:
     for one in compared:
         if one.invariance.name == "cache" and one.invariance.change is not None and one.layers:
             cause = Cause(ARRAYS[one.array], "differ first", "", None)

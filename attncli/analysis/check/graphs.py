@@ -46,7 +46,7 @@ _ADVICE = {
 }
 
 
-class Comparison(NamedTuple):
+class RunComparison(NamedTuple):
     """A way to run a text, compared with the run of the text alone."""
 
     invariance: Invariance
@@ -61,7 +61,7 @@ class Comparison(NamedTuple):
 
 
 def check_has_text(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> None:
-    """Raise UsageError for --ids without a text, of which there are no built-in ones."""
+    """Raise UsageError for --ids without a text: the built-in one is no ids."""
     if options.get("ids") and not text:
         raise UsageError('--ids needs a text of token ids: attn check … --ids "101 2051 102"')
 
@@ -119,10 +119,10 @@ def check_graph(model: str, texts: Sequence[str], *, special: bool, layer: Choic
     )
 
 
-def compared_runs(source: OpenModel, text: str, trace: Trace) -> Iterator[Comparison]:
+def compared_runs(source: OpenModel, text: str, trace: Trace) -> Iterator[RunComparison]:
     """Yield the comparison of each way to run a text with the trace of the text alone."""
     floor = noise_floor(trace.source.details.get("weights", trace.source.dtype))
-    ways: dict[str, tuple[str, Callable[..., Comparison]]] = {
+    ways: dict[str, tuple[str, Callable[..., RunComparison]]] = {
         "batch": ("alone, padded right", partial(_padded, left=0)),
         "padding-side": ("alone, padded left", partial(_padded, left=PADDING)),
         "cache": ("whole, in steps", _in_steps),
@@ -133,10 +133,10 @@ def compared_runs(source: OpenModel, text: str, trace: Trace) -> Iterator[Compar
             yield compare(result, source, text, trace)
         except (InputError, NotExposedError) as error:
             has_failed = isinstance(error, InputError)  # of the runtime
-            yield Comparison(replace(result, reason=str(error), has_failed=has_failed))
+            yield RunComparison(replace(result, reason=str(error), has_failed=has_failed))
 
 
-def _padded(result: Invariance, source: OpenModel, text: str, trace: Trace, left: int) -> Comparison:
+def _padded(result: Invariance, source: OpenModel, text: str, trace: Trace, left: int) -> RunComparison:
     """Compare the tokens of a padded text with those of the text alone."""
     padded = source.padded_layers(text, left, PADDING - left)
     if padded is None:
@@ -151,7 +151,7 @@ def _padded(result: Invariance, source: OpenModel, text: str, trace: Trace, left
     return _judged(result, differences)._replace(on_padding=on_padding)
 
 
-def _in_steps(result: Invariance, source: OpenModel, text: str, trace: Trace) -> Comparison:
+def _in_steps(result: Invariance, source: OpenModel, text: str, trace: Trace) -> RunComparison:
     """Compare the parts of a text, each run with the cache of those before, with the text as a whole."""
     if (parts := source.in_steps(text)) is None:
         raise NotExposedError("its graph reads no cache")
@@ -183,7 +183,7 @@ def _differences(theirs: Mapping[str, Array], ours: Mapping[str, Array]) -> dict
     return apart | {"mask": 0.0 if np.array_equal(theirs["mask"], ours["mask"]) else np.inf}
 
 
-def _judged(result: Invariance, differences: _Differences, rounding: _Differences | None = None) -> Comparison:
+def _judged(result: Invariance, differences: _Differences, rounding: _Differences | None = None) -> RunComparison:
     """Return a comparison with the layers that differ by more than rounding, as far as it was measured."""
 
     def excess(place: Sublayer, name: str) -> float:  # above 1 is more than rounding
@@ -196,10 +196,10 @@ def _judged(result: Invariance, differences: _Differences, rounding: _Difference
     largest = max(changes, key=lambda place: changes[place])
     first, layers = apart[0] if apart else None, tuple(layer for layer, _ in apart)
     measured = replace(result, change=changes[largest], layer=largest, first=first, changes=changes)
-    return Comparison(measured, layers, array)
+    return RunComparison(measured, layers, array)
 
 
-def _on_padding(compared: Sequence[Comparison]) -> Iterator[Finding]:
+def _on_padding(compared: Sequence[RunComparison]) -> Iterator[Finding]:
     """Yield a finding for each layer that attends to padding."""
     for layer in sorted({layer for one in compared for layer in one.on_padding}):
         of_layer = {one.side: one.on_padding[layer] for one in compared if layer in one.on_padding}
@@ -208,7 +208,7 @@ def _on_padding(compared: Sequence[Comparison]) -> Iterator[Finding]:
         yield Finding("pad", "error", message, layer=layer, kind="self", advice="mask the keys of padding")
 
 
-def _findings(comparison: Comparison, weights: str | None) -> Iterator[Finding]:
+def _findings(comparison: RunComparison, weights: str | None) -> Iterator[Finding]:
     """Yield what differs; of quantized weights the numbers of a token depend on all that runs with it."""
     one = comparison.invariance
     if one.has_failed:

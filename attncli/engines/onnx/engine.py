@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from attncli.checkpoints.onnx_files import cached_graph
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.encode import EncodedInput
@@ -34,7 +35,7 @@ class OnnxModel(OpenModel):
     ) -> None:  # fmt: skip
         self.name, self._shown, self._heads, self._kind = snapshot.name, visible(snapshot.name), heads, kind
         self.with_mask(mask)
-        self.is_encoder_decoder = len(snapshot.onnx) > 1
+        self.is_encoder_decoder, self._graph = len(snapshot.onnx) > 1, snapshot.onnx[0]
         first = "encoder" if self.is_encoder_decoder or snapshot.config.get("is_encoder_decoder") is True else None
         self._runners = [GraphRunner(*both, self._shown) for both in zip(snapshot.onnx, (first, None), strict=False)]
         sublayers = [item for runner in self._runners for item in runner.sublayers]
@@ -84,11 +85,15 @@ class OnnxModel(OpenModel):
 
     def in_steps(self, text: str) -> Iterator[Sequence[LayerTrace]] | None:
         """Yield the layers of a text's parts: half of it, then the last two tokens; see `OpenModel.in_steps`."""
-        if self.is_encoder_decoder or not self._runners[0].cache:
+        first = runner = self._runners[0]
+        if with_past := None if self.is_encoder_decoder else cached_graph(self._graph, first.inputs):
+            runner = GraphRunner(with_past, None, self._shown, is_cached=True)
+            runner.open(self._layers, self._kind)
+        if self.is_encoder_decoder or not runner.cache:
             return None
         ids = self._encode(text, None, None).inputs[IDS]
         ends = {max(len(ids) // 2, 1), max(len(ids) - 2, 1), max(len(ids) - 1, 1), len(ids)}
-        return self._runners[0].in_steps(ids, sorted(ends), self._heads)
+        return runner.in_steps(ids, sorted(ends), self._heads, first)
 
     def own_output(self, text: str) -> np.ndarray[Any, Any]:
         """Return the first output of the first graph; see `OpenModel.own_output`."""

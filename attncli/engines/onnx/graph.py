@@ -18,10 +18,10 @@ _OF_SIZES = ("Cast", "Div", "Gather", "Identity", "Mul", "Pow", "Reciprocal", "S
 
 
 class Graph:
-    """The graph of an ONNX file; of a merged decoder the one that reads no cache. See `read_graph` for the errors."""
+    """The graph of an ONNX file; of a merged decoder one of the two. See `read_graph` for the errors."""
 
-    def __init__(self, path: Path) -> None:
-        self._model, self._data = read_graph(path)
+    def __init__(self, path: Path, is_cached: bool) -> None:
+        self._model, self._data = read_graph(path, is_cached)
         self._is_changed = False
         self.nodes: Iterable[NodeProto] = self._model.graph.node
         self.inputs, self.outputs = inputs_of(self._model), [value.name for value in self._model.graph.output]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,35 +12,33 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from attncli.checkpoints.onnx_graph import translated
 from attncli.encoding.graph_inputs import HIDDEN, IDS, graph_inputs, step_inputs
 from attncli.engines.onnx.fused import fused_attention
 from attncli.engines.onnx.graph import Graph
 from attncli.engines.onnx.patterns import GraphAttention, written_attention
-from attncli.errors import AttnError, InputError, LoadError, NotExposedError
+from attncli.errors import InputError, LoadError, NotExposedError
 from attncli.masks.expressions import smallest
-from attncli.text import visible
 from attncli.trace.layer import LayerTrace, Proof, max_abs_diff, stages_of, without_copies
 from attncli.trace.selection import Indices
-
-_SOURCE = re.compile(r"\S+\.(?:cc|h):\d+ \w+ ")  # where in the runtime an error arose
 
 
 class GraphRunner:
     """A graph whose attention is among its outputs; see `Graph` for the errors."""
 
-    def __init__(self, path: Path, kind: str | None, shown: str) -> None:
+    def __init__(self, path: Path, kind: str | None, shown: str, is_cached: bool = False) -> None:
         self._shown, self._folder, self.dtype = shown, str(path.parent), "float32"  # that of its attention
-        self._graph: Graph | None = (graph := _translated(LoadError, f"{shown} is damaged", Graph, path))
+        self._graph: Graph | None = (graph := translated(LoadError, f"{shown} is damaged", Graph, path, is_cached))
         self.inputs, self.states = graph.inputs, graph.outputs[0]  # the first one of an encoder
         self.cache, self.weight_bits = graph.cache, graph.weight_bits
-        self.sublayers = _translated(NotExposedError, f"attn cannot read {shown}", _sublayers, graph, kind)  # in order
+        self.sublayers = translated(NotExposedError, f"attn cannot read {shown}", _sublayers, graph, kind)  # in order
         if not self.sublayers:
             raise NotExposedError(f"{shown} has no attention that attn reads: no Softmax between two MatMul nodes")
 
     def open(self, layers: Sequence[int], kind: str | None) -> None:
         """Open the runtime for some layers."""
         self._chosen = [item for item in self.sublayers if item.layer in layers and kind in (None, item.kind)]
-        self._session = _translated(LoadError, f"onnxruntime cannot load {self._shown}", self._opened)
+        self._session = translated(LoadError, f"onnxruntime cannot load {self._shown}", self._opened)
 
     def _opened(self) -> Any:
         assert self._graph is not None
@@ -58,21 +55,24 @@ class GraphRunner:
         self, arrays: Mapping[str, Any], heads: Indices, others: Sequence[str] = ()
     ) -> tuple[list[LayerTrace], list[np.ndarray[Any, Any]]]:
         """Return the layers of one sentence, and other outputs of the graph; InputError if it does not run."""
-        feeds = _translated(NotExposedError, f"attn cannot run {self._shown}", graph_inputs, self.inputs, arrays)
+        feeds = translated(NotExposedError, f"attn cannot run {self._shown}", graph_inputs, self.inputs, arrays)
         failure = f"{self._shown} does not run on this input"
-        tensors = _translated(InputError, failure, self._session.run, [*self._outputs, *others], feeds)
+        tensors = translated(InputError, failure, self._session.run, [*self._outputs, *others], feeds)
         outputs = dict(zip(self._outputs, tensors, strict=False))
         if self._chosen:
             self.dtype = str(outputs[self._chosen[0].tensors["output"]].dtype)
         failure = f"attn cannot read the attention of {self._shown}"
-        layers = [_translated(NotExposedError, failure, _layer, item, outputs, heads) for item in self._chosen]
+        layers = [translated(NotExposedError, failure, _layer, item, outputs, heads) for item in self._chosen]
         return layers, tensors[len(self._outputs) :]
 
-    def in_steps(self, ids: Sequence[int], ends: Sequence[int], heads: Indices) -> Iterator[list[LayerTrace]]:
-        """Yield the layers of consecutive parts of a sentence, each run with the cache of those before it."""
+    def in_steps(
+        self, ids: Sequence[int], ends: Sequence[int], heads: Indices, first: GraphRunner
+    ) -> Iterator[list[LayerTrace]]:
+        """Yield the layers of consecutive parts: the first run by `first`, each other one with the cache before it."""
         past: dict[str, Any] = {}
         for start, end in pairwise([0, *ends]):
-            layers, present = self.run(step_inputs(ids, start, end) | past, heads, [*self.cache.values()])
+            runner = self if start else first
+            layers, present = runner.run(step_inputs(ids, start, end) | past, heads, [*self.cache.values()])
             past = dict(zip(self.cache, present, strict=True))
             yield layers
 
@@ -110,14 +110,3 @@ def _layer(attention: GraphAttention, outputs: Mapping[str, Any], heads: Indices
     if is_derived and not layer.is_proven(outputs[attention.tensors["output"]].dtype.name):
         raise NotExposedError(f"layer {layer.layer} attends otherwise than attn reads it; export it without optimizers")
     return layer
-
-
-def _translated(kind: type[AttnError], failure: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call the runtime, or what reads a graph; errors become one of a kind, with the reason alone."""
-    try:
-        return call(*arguments)
-    except AttnError:
-        raise
-    except Exception as error:  # the runtime raises its own, and a graph may be of any form
-        reason = _SOURCE.sub("", " ".join(str(error).split()).rpartition(" : ")[2]).replace(". ", ", ")
-        raise kind(f"{failure}: {visible(reason[:300]).rstrip('.') or type(error).__name__}") from None
