@@ -164,3 +164,11 @@ def pytest_collection_finish() -> None:
     """Keep libraries and tests out of every later search for garbage, which takes half a second otherwise."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Keep what a module's tests have imported out too: every proof looks through all objects for generators."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from attncli.analysis import NAMES, OF_ANY_TEXT, OF_PICTURES, Metric, names_for
-from attncli.analysis.metrics import LABELS, Label, by_name, labels_of, trace_metrics
+from attncli.analysis.metrics import LABELS, MIXED, Label, by_name, labels_of, trace_metrics
 from attncli.analysis.pairs import (
     PairedText,
     PairReport,
@@ -47,6 +47,11 @@ class HeadSummary:
     std: Mapping[str, float | None]  # sample standard deviations (n − 1) over these; None for fewer than two
     counts: Mapping[str, int]  # number of sentences in which each metric is defined
     labels: tuple[Label, ...] = ()  # the strongest first, of an induction test that one
+
+    @property
+    def label(self) -> str:
+        """The name of its strongest label, or `mixed`."""
+        return self.labels[0].name if self.labels else MIXED
 
     def __repr__(self) -> str:
         metrics = [f"{name} {value:.3g}" for name, value in self.metrics.items() if value is not None]

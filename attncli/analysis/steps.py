@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,7 +71,7 @@ class LayerSteps:
     project: Callable[[Hidden], tuple[Heads, Heads, Heads]] | None = None  # `x` → q, k, v before any norm of heads
     biases: Callable[[], tuple[Heads, Heads, Heads]] | None = None  # those of the projections, `[H, 1, D]`
     norm_heads: Callable[[Heads, Heads], tuple[Heads, Heads]] | None = None  # norm of each head's q and k
-    recorded: Arrays | None = None  # q, k and v before the rotation that stand in for `project`
+    recorded: Arrays = field(default_factory=dict)  # arrays of a trace or a capture, in place of `project`
     rope: Rope | None = None  # the rotation
     softcap: float | None = None  # c in c·tanh(scores/c)
     bias: Float[np.ndarray, "#H T K"] | None = None  # added to the scaled products
@@ -102,12 +102,15 @@ class LayerSteps:
                 q, k = (q, k) if self.norm_heads is None else self.norm_heads(q, k)
                 q, k = stage(q_normed=q, k_normed=k)
             else:
-                q, k, v = stage(**(self.recorded or {}))
+                arrays: Any = dict(zip(self.recorded, stage(**self.recorded), strict=True))
+                q, k, v = (arrays.get(f"{part}_normed", arrays.get(part)) for part in "qkv")
+                if q is None or k is None:
+                    return made
             if self.rope is not None:
                 # Angles are products in float32, whatever the type of the numbers that they rotate.
                 positions = self.positions if rounding is None else self.positions * (1 + 2.0**-24)
                 q, k = self.rope.rotate(q, positions), self.rope.rotate(k, positions)
-            q, k = stage(q=q, k=k)
+            q, k = (q, k) if "q" in made else stage(q=q, k=k)
             if until in ("q", "k") or self.scale is None:
                 return made
             products = kernel.dot_products(q, k[self.key_heads])
@@ -116,7 +119,7 @@ class LayerSteps:
                 q, k = rounding.of_products(q), rounding.of_products(k)
                 rounded = kernel.dot_products(q, k[self.key_heads])
                 scores = scores + (rounded - products) * self.scale
-            if self.mask is None:
+            if self.mask is None or v is None:
                 return made
             masked = kernel.masked_scores(scores, self.mask, float(np.finfo(np.float32).min))
             (weights,) = stage(weights=kernel.attention_weights(masked, self.sinks))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from attncli.analysis.metrics import WEIGHTS
 from attncli.errors import UsageError
 from attncli.recording.call import COLUMNS, NAMES, LayerMetrics
 from attncli.text import as_ranges, names_in, visible
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _MOST_STEPS = 512  # that are held for the picture; of more, every other one is left out
 _RULE = re.compile(r"\s*(\w+)\s*([<>])\s*(-?\d*\.?\d+)\s*")
+CHANGE = "change"  # the column of how far heads are from those of the first checkpoint
+_SHARES = {CHANGE, *WEIGHTS.values()}  # columns of which 1 is the most
 _SIGNS = {">": "above", "<": "below"}
 
 
@@ -24,14 +27,22 @@ class WarningRule(NamedTuple):
     """A bound of a metric."""
 
     metric: str
-    sign: str  # `>` or `<`
+    sign: str  # `>`, `<`, or `is` of NaN
     limit: float
     start: float | None = None  # within which heads must have been in some step, or a warning would be no news
     meaning: str = ""
 
-    def is_beyond(self, values: Float[np.ndarray, " H"], bound: float) -> Bool[np.ndarray, " H"]:
-        """Return which values are beyond a bound; NaN is below every one."""
-        return values > bound if self.sign == ">" else ~(values >= bound)
+    def is_beyond(self, columns: Float[np.ndarray, "C H"], bound: float) -> Bool[np.ndarray, " H"]:
+        """Return which heads are beyond a bound; those that no row counts of have NaN, and are not."""
+        values = columns[COLUMNS.index(self.metric)]
+        if self.sign == "is":
+            return np.isnan(values) & ~np.isnan(columns[COLUMNS.index("keys")])
+        return values > bound if self.sign == ">" else values < bound
+
+    def is_within(self, columns: Float[np.ndarray, "C H"]) -> Bool[np.ndarray, " H"]:
+        """Return which heads may be warned of from now on."""
+        values = columns[COLUMNS.index(self.metric)]
+        return values <= self.start if self.sign == ">" else values >= self.start
 
 
 # Silent about runs that go well.
@@ -42,6 +53,7 @@ DEFAULT_RULES = (
     WarningRule("uniformity", ">", 0.95, 0.7, "went silent, with about the same weight on all keys"),
     WarningRule("similarity", ">", 0.99, 0.9, "a copy of another head of the layer"),
 )
+_NOT_A_NUMBER = WarningRule("entropy", "is", np.nan, None, "some of its weights are not numbers")  # always a warning
 
 
 def parse_rules(text: str) -> tuple[WarningRule, ...]:
@@ -69,18 +81,41 @@ class HeadWarning(NamedTuple):
         numbers = " to ".join(dict.fromkeys(f"{value:.3g}" for value in (values.min(), values.max())))
         where = ", ".join(filter(None, (self.layer.module, self.layer.place)))
         heads = f"layer {self.layer.layer} head{'s' * (len(self.heads) > 1)} {as_ranges(self.heads)}"
-        bound = f"{_SIGNS[sign]} {limit:g}{': ' * bool(meaning)}{meaning}"
-        return f"step {self.step}: {heads} ({where}): {metric} {numbers}, {bound}"
+        bound = [] if sign == "is" else [f"{_SIGNS[sign]} {limit:g}"]
+        why = ": ".join(filter(None, (*bound, meaning)))
+        return f"step {self.step}: {heads} ({where}): {metric} {numbers}, {why}"
 
 
-class TrainingHistory:
+class HeadHistory:
+    """Columns of numbers of heads over the steps of a training, or over its checkpoints."""
+
+    names: Sequence[str]  # of the heads, layer by layer, such as L0H3
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.columns = tuple(columns)
+        self.steps: dict[int, Float[np.ndarray, "C N"]] = {}  # the columns of all heads, in steps that are held
+
+    def over_time(self, column: str) -> Float[np.ndarray, "N S"]:
+        """Return a column of all heads in the steps that are held; NaN where a layer did not run."""
+        values, count = [each[self.columns.index(column)] for each in self.steps.values()], len(self.names)
+        return np.array([np.pad(each, (0, count - len(each)), constant_values=np.nan) for each in values]).T
+
+    def movement(self, column: str) -> Float[np.ndarray, " N"]:
+        """Return how far each head went, as a share of how far it could."""
+        values = self.over_time(column)
+        values[~np.isfinite(values)] = np.nan
+        most = np.fmax.reduce(np.abs(values), axis=None, initial=1.0 if column in _SHARES else 1e-9)
+        return np.nan_to_num((np.fmax.reduce(values, axis=1) - np.fmin.reduce(values, axis=1)) / most)
+
+
+class TrainingHistory(HeadHistory):
     """The metrics of all heads over the measured steps."""
 
     def __init__(self, rules: Sequence[WarningRule] = DEFAULT_RULES) -> None:
+        super().__init__(COLUMNS)
         self.sizes: dict[int, int] = {}  # how many heads each layer has
         self.warnings: list[HeadWarning] = []  # in the order in which they came
-        self.measured, self._rules = 0, rules  # how many steps were added
-        self.steps: dict[int, Float[np.ndarray, "C N"]] = {}  # the columns of all heads, in steps that are held
+        self.measured, self._rules = 0, (*rules, _NOT_A_NUMBER)  # how many steps were added
         self._states: dict[tuple[WarningRule, int], Int[np.ndarray, " H"]] = {}  # 1 may be warned of, 2 was
 
     def add(self, step: int, layers: Iterable[LayerMetrics]) -> list[HeadWarning]:
@@ -95,29 +130,17 @@ class TrainingHistory:
         found = []
         for rule in self._rules:
             for number, layer in current.items():
-                column = layer.values[COLUMNS.index(rule.metric)]
-                states = self._states.setdefault((rule, number), np.full(len(column), int(rule.start is None)))
+                start = np.full(layer.values.shape[1], int(rule.start is None))
+                states = self._states.setdefault((rule, number), start)
                 if rule.start is not None:
-                    np.maximum(states, ~rule.is_beyond(column, rule.start), out=states)
-                heads = np.flatnonzero((states == 1) & rule.is_beyond(column, rule.limit)).tolist()
+                    np.maximum(states, rule.is_within(layer.values), out=states)
+                heads = np.flatnonzero((states == 1) & rule.is_beyond(layer.values, rule.limit)).tolist()
                 states[heads] = 2
                 found += [HeadWarning(step, rule, layer, heads)] if heads else []
         self.warnings += found
         return found
 
     @property
-    def names(self) -> list[str]:
-        """The names of all heads, layer by layer, such as L0H3."""
+    def names(self) -> list[str]:  # type: ignore[override]
+        """See `HeadHistory`."""
         return [f"L{number}H{head}" for number, size in self.sizes.items() for head in range(size)]
-
-    def over_time(self, metric: str) -> Float[np.ndarray, "N S"]:
-        """Return a column of all heads in the steps that are held; NaN where a layer did not run."""
-        values, count = [each[COLUMNS.index(metric)] for each in self.steps.values()], sum(self.sizes.values())
-        return np.array([np.pad(each, (0, count - len(each)), constant_values=np.nan) for each in values]).T
-
-    def movement(self, metric: str) -> Float[np.ndarray, " N"]:
-        """Return how far each head went, as a share of how far it could."""
-        values = self.over_time(metric)
-        values[~np.isfinite(values)] = np.nan
-        most = 1.0 if metric in ("sink", "previous") else np.fmax.reduce(np.abs(values), axis=None, initial=1e-9)
-        return np.nan_to_num((np.fmax.reduce(values, axis=1) - np.fmin.reduce(values, axis=1)) / most)

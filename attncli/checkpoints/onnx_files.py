@@ -42,7 +42,7 @@ def graphs_of(path: Path) -> tuple[Path, ...]:
 
 
 def cached_graph(path: Path, inputs: Collection[str]) -> Path | None:
-    """Return the graph that reads a decoder's cache, where that is another: merged into it, or beside it."""
+    """Return the file whose graph reads a decoder's cache, if that is another graph; None without."""
     if CACHED in inputs:
         return path
     other = path.with_name(path.name.replace("decoder_model", "decoder_with_past_model"))

@@ -11,6 +11,7 @@ from attncli.checkpoints.options import EngineOptions, ToyOptions
 from attncli.cli import options
 from attncli.cli.groups import Options, dashed, options_of
 from attncli.errors import UsageError
+from attncli.files import is_checkpoint
 from attncli.formats import DRAWN, FIGURES
 
 DEFAULT_MODELS = {"heads": "demo", "explore": "demo", "why": "demo", "ablate": "demo"}
@@ -32,6 +33,15 @@ class CommandLine:
     def __getattr__(self, name: str) -> Any:
         return self.params.get(name)
 
+    def move_checkpoints(self) -> None:
+        """Move folders of checkpoints from the sentences to a `--model` of several: a shell expands `-m run/ckpt-*`."""
+        if isinstance(self.model, list) and "text" in self.typed:
+            folders = [text for text in self.text if is_checkpoint(text)]
+            self.model.extend(folders)
+            self.params["text"] = [text for text in self.text if text not in folders] or None
+            self.typed = [name for name in self.typed if name != "text" or self.text]
+            self.given = [name for name in self.given if name != "text" or self.text]
+
     def ignore(self, name: str) -> None:
         """Give an option of the environment its default."""
         (self.params[name],) = (option.default for option in self._context.command.params if option.name == name)
@@ -48,9 +58,15 @@ class CommandLine:
             raise UsageError(f"{self._context.command_path} reads a checkpoint, and toy is none; give -m demo")
         is_toy = not {*_OF_TOY, "target", "from_"}.isdisjoint(self.typed)  # the demo has no decoder
         if self.model is None and self.command in DEFAULT_MODELS and not is_toy:
-            self.params["model"] = DEFAULT_MODELS[self.command]
+            name = DEFAULT_MODELS[self.command]
+            self.params["model"] = [name] if self.command == "heads" else name
         elif "toy" in models:
             self.params["model"] = [None if name == "toy" else name for name in models] if len(models) > 1 else None
+
+    @property
+    def has_several(self) -> bool:
+        """Whether there are several checkpoints."""
+        return isinstance(self.model, list) and len(self.model) > 1
 
     @property
     def has_toy(self) -> bool:
@@ -106,6 +122,7 @@ TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]]
         (_OF_LOADING, lambda run: run.from_ and not run.model, "--from without the --model of a capture; drop it"),
         (_OF_TOY, lambda run: run.has_toy and run.model, "--model; it belongs to the toy layer"),
         (_OF_CHECKPOINTS, lambda run: run.is_toy, "the toy layer; give --model, or leave it out"),
+        ("mask", lambda run: run.first, "--first, which compares the masks of the runs; drop one of them"),
         (_OF_DIFFERENCES, lambda run: run.first, "--first, which compares all heads of all layers; drop one of them"),
         ("grid prefix", lambda run: not run.from_, "a model, whose processor sets it; give --from"),
         ("prefix", lambda run: not run.grid, "a run without --grid; give --grid, such as 14x14"),
@@ -172,6 +189,11 @@ TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]]
             lambda run: run.command == "heads" and not (run.sort or run.induction or run.pairs),
             "heads that are not ranked; give --sort METRIC",
         ),
+        (
+            "sort top pairs from_",
+            lambda run: run.command == "heads" and run.has_several,
+            "several checkpoints, whose heads are listed by their change; drop it, or give one -m",
+        ),
         (_OF_TEXTS, lambda run: run.induction, "--induction, which draws its tokens; drop one of them"),
         (_OF_RANKINGS, lambda run: run.pairs, "--pairs, whose file has the texts and queries; drop one of them"),
         (
@@ -199,6 +221,7 @@ def check_applicable(context: Any) -> None:
         UsageError: a typed option does not apply.
     """
     run = CommandLine(context)
+    run.move_checkpoints()
     for kind in ("ignored", "refused"):
         for names, applies, why in TABLE[kind]:
             present = [name for name in run.given if name in (names.split() if isinstance(names, str) else names)]

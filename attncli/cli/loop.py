@@ -15,6 +15,7 @@ from attncli.cli.environment import Environment, ProgressBar, is_piped_in, print
 from attncli.corpus.jobs import Result, Value
 from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, InputError, UsageError, raise_on_failure
+from attncli.files import is_checkpoint
 from attncli.signals import OnInterrupt
 from attncli.text import visible
 
@@ -83,7 +84,7 @@ def check_meant(texts: list[str], environment: Environment, may_be_words: bool =
     if len(texts) > 1 and may_be_words and not any(map(str.isspace, "".join(texts))):
         environment.note(f"each of the {len(texts)} words is a sentence here; put a sentence in quotes")
     for text in filter(None, texts):
-        is_model = any(os.path.isfile(os.path.join(text, name)) for name in ("config.json", "adapter_config.json"))
+        is_model = is_checkpoint(text)
         if not is_model and len(texts) > 1 and text.isidentifier():  # for a single word it is not worth the import
             from attncli.checkpoints.checkpoint_folder import DEMOS
 

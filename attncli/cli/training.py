@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from attncli.analysis.training import DEFAULT_RULES, TrainingHistory, parse_rules
 from attncli.cli import options
-from attncli.cli.environment import Environment, is_accessible, measured_size
+from attncli.cli.environment import Environment, is_accessible
 from attncli.errors import ExitCode, InputError, UsageError
 from attncli.formats import DATASETS, DRAWN
 from attncli.formats.rows import TrainingTable
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from attncli.recording.call import LayerMetrics
     from attncli.recording.training import StepMeter
 
-_PAUSE, _LIVE = 0.5, 48  # seconds between two live lines, and the cells of each
+_PAUSE = 0.5  # seconds between two titles of the terminal
 
 
 class TrainingRun:
@@ -36,20 +35,26 @@ class TrainingRun:
         self._history, self._notes = TrainingHistory(DEFAULT_RULES if warn is None else parse_rules(warn)), Notes()
         self._stderr, self._output, self._every = stderr, output, every
         self._form = output.chosen(takes_folder=True)
-        self._rank, ranks = rank_of_process() or (0, 1)
-        self._of_rank = f"rank {self._rank} of {ranks}: " if ranks > 1 else ""
         self._table: TrainingTable | None = None
         self._meter: StepMeter | None = None
-        self._drawn = 0.0  # when the live line was
+        self._is_lost = False  # whether rows could not be written
+        self._titled = 0.0  # when the terminal got its title
         if self._form not in {*DATASETS, *DRAWN} or (self._form in DATASETS and output.file is None):
             raise UsageError(f"--every writes {', '.join(DATASETS)} or a picture to a file; give -o stats.jsonl")
-        if output.file is not None:
-            ending = f".rank{self._rank}{output.file.suffix}" if ranks > 1 else output.file.suffix
-            file = output.file.absolute().with_suffix(ending)
-            if output.folder is not None:
-                file = Path(output.folder) / f"rank-{self._rank}.{self._form}"
-            self._output = output.changed(output=str(file))
-            self._table = TrainingTable(file, self._form, self._rank) if self._form in DATASETS else None
+        self._file, self._is_folder = output.file and output.file.absolute(), output.folder is not None
+        self._ranks = rank_of_process()
+        self._open()
+
+    def _open(self) -> None:
+        """Name the file of this process, by its rank where there are several, and begin its table."""
+        rank, ranks = self._ranks or (0, 1)
+        self._of_rank = f"rank {rank} of {ranks}: " if ranks > 1 else ""
+        if self._file is None:
+            return
+        file = self._file.with_suffix(f".rank{rank}{self._file.suffix}") if ranks > 1 else self._file
+        file = self._file / f"rank-{rank}.{self._form}" if self._is_folder else file
+        self._picture = self._output.changed(output=str(file))
+        self._table = TrainingTable(file, self._form, rank) if self._form in DATASETS else None
 
     def run(self, program: Program, arguments: Sequence[str], steps: int | None, fails: bool) -> int:
         """Run the program, and return the exit code to end with; `fails` makes one of a warning."""
@@ -64,42 +69,52 @@ class TrainingRun:
     def _add(self, step: int, layers: list[LayerMetrics]) -> None:
         lines = [f"warning: {warning}" for warning in self._history.add(step, layers)]
         try:
-            if self._table is not None:
+            if (ranks := rank_of_process()) != self._ranks and self._history.measured == 1:  # known by now
+                if self._table is not None:
+                    self._table.remove()
+                self._ranks = ranks
+                self._open()
+            if self._table is not None and not self._is_lost:
                 self._table.add(step, layers)
         except InputError as error:
-            self._table, lines = None, [*lines, f"{error}; the table ends before step {step}"]
+            self._is_lost, lines = True, [*lines, f"{error}; the table ends before step {step}"]
         self._note(lines)
-        if self._stderr.has_live_stderr() and not is_accessible() and monotonic() > self._drawn + _PAUSE:
+        if self._stderr.has_live_stderr() and not is_accessible() and monotonic() > self._titled + _PAUSE:
             scores, entropies = np.hstack([layer.values[:2] for layer in layers])
             worst = np.nanmax(scores, initial=-np.inf), np.nanmin(entropies, initial=np.inf)
-            text = "step {:,} · max_score {:.2f} · entropy {:.2f}".format(step, *worst)
-            # At the right: the output of the program begins at the left.
-            column = measured_size(sys.stderr)[0] - _LIVE
-            sys.stderr.write(f"\x1b7\x1b[{column}G\x1b[2m{text:>{_LIVE}}\x1b[22m\x1b8")
+            # Lines of the screen are the program's.
+            sys.stderr.write("\x1b]2;step {:,} · max_score {:.2f} · entropy {:.2f}\a".format(step, *worst))
             sys.stderr.flush()
-            self._drawn = monotonic()
+            self._titled = monotonic()
 
     def _note(self, lines: Sequence[str]) -> None:
-        if self._drawn and lines:  # the live line may be there
-            sys.stderr.write("\x1b[K")
         for line in lines:
             self._stderr.note(f"{self._of_rank}{line}")
+
+    def _close(self) -> list[str]:
+        """Finish the table; return a note if it cannot be written."""
+        try:
+            if self._table is not None:
+                self._table.close()
+        except (InputError, OSError) as error:
+            self._is_lost = True
+            return [f"{error}; the rows are in {self._table and self._table.growing}"]
+        return []
 
     def _report(self, fails: bool) -> int:
         """Finish the table, and show the picture; return the exit code that the warnings ask for."""
         history, meter, output = self._history, self._meter, self._output
-        missing = [] if history.measured else ["no attention was measured in a step of training"]
-        self._note([*self._notes, *missing])
+        why = ": an optimizer is there, and made no step" if meter is not None and meter.is_waiting else ""
+        missing = [] if history.measured else [f"no attention was measured in a step of training{why}"]
+        self._note([*self._notes, *missing, *(self._close() if history.measured else [])])
         if meter is not None and history.measured:
-            if self._table is not None:
-                self._table.close()
             parts = plural(len(history.sizes), "layer"), plural(len(history.names), "head"), meter.sampling
             of = f"{self._of_rank}{history.measured:,} of {plural(meter.steps, meter.unit)} measured"
             headline = " · ".join(filter(None, (of, *parts)))
-            files = [output] if self._form in DRAWN and output.file is not None else []
+            files = [self._picture] if self._form in DRAWN and self._file is not None else []
             for one in [*files, output.changed(output=None)]:
                 with one.view(self._stderr, "table" if one.file is None else self._form, "run") as canvas:
                     palette = canvas.palette("viridis")
                     canvas.show(training_parts(history, headline, palette, canvas.width, canvas.height))
-        is_wrong = bool(history.warnings or missing) or self._notes.fault is not None
+        is_wrong = bool(history.warnings or missing or self._is_lost) or self._notes.fault is not None
         return ExitCode.FINDINGS if is_wrong and fails else ExitCode.OK

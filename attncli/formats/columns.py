@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from attncli.analysis.ablation import Ablation
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.composition import Composition
+    from attncli.analysis.drift import CheckpointHistory
     from attncli.analysis.heads import HeadReport
     from attncli.analysis.pairs import PairReport
     from attncli.trace.layer import HeadTrace
@@ -231,6 +232,20 @@ def head_table(report: HeadReport) -> Table:
     types = {"layer": "int32", "head": "int32", **dict.fromkeys(("kind", "label", "labels"), "string")}
     kinds = {name: types.get(name, "int64" if name.endswith("_count") else "float64") for name in columns}
     return _table(kinds, columns)
+
+
+def checkpoint_table(history: CheckpointHistory) -> Table:
+    """Return a row for each head of each checkpoint: its step, its name, and what `head_table` has."""
+    tables = {step: head_table(report) for step, (_, report) in history.checkpoints.items()}
+    (step, table), *_ = tables.items()
+    types = {"step": "int64", "checkpoint": "string", **dict.fromkeys(history.change(step), "float32"), **table.types}
+    return Table(types, (
+        {"step": step, "checkpoint": history.checkpoints[step][0]}
+        | {name: objects(values) for name, values in history.change(step).items()}
+        | block
+        for step, table in tables.items()
+        for block in table.blocks
+    ))  # fmt: skip
 
 
 def term_table(composition: Composition) -> Table:

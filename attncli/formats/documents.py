@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from attncli.analysis.cell import AttentionCell, AttentionRow
@@ -17,11 +18,13 @@ from attncli.trace.trace import SCHEMA, Trace
 if TYPE_CHECKING:
     from attncli.analysis.ablation import Ablation
     from attncli.analysis.agreement.compare import Agreement
+    from attncli.analysis.agreement.question import Cell
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.calls.groups import ModuleCalls
     from attncli.analysis.check.report import Invariance, Report
     from attncli.analysis.composition import Composition
     from attncli.analysis.diff import CellDifference, Difference
+    from attncli.analysis.drift import CheckpointHistory
     from attncli.analysis.heads import HeadReport, HeadSummary
     from attncli.analysis.pairs import PairReport
     from attncli.analysis.prove import ModelProof
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
 _DEFAULT = ("scores", "mask", "weights", "metrics")
 _OF_TOP_KEYS = ("metrics",)  # where the heaviest keys stand in for the matrices
+_ARRAY_NAMES = {"next": "layer_output"}
 _MOST_CELLS = 10**8  # of a trace's document
 
 
@@ -303,12 +307,27 @@ def _call(track: ModuleCalls) -> dict[str, Any]:
 
 def write_heads(report: HeadReport, precision: int | None) -> str:
     """Return the document; over several sentences every metric is a mean, with its deviation and count."""
-    return dumps({
-        "schema": "attncli.heads/1",
+    return dumps({"schema": "attncli.heads/1", **_heads(report, precision)}) + "\n"
+
+
+def write_checkpoints(history: CheckpointHistory, precision: int | None) -> str:
+    """Return the document of heads over checkpoints, each with its step."""
+    checkpoints = []
+    for step, (name, report) in history.checkpoints.items():
+        document = {"step": step, "checkpoint": name, **_heads(report, precision)}
+        for column, values in history.change(step).items():
+            for head, value in zip(document["heads"], values, strict=True):
+                head[column] = plain(value, precision)
+        checkpoints.append(document)
+    return dumps({"schema": "attncli.checkpoints/1", "checkpoints": checkpoints}) + "\n"
+
+
+def _heads(report: HeadReport, precision: int | None) -> dict[str, Any]:
+    return {
         "source": report.source.as_dict(),
         "sentences": report.sentences,
         "heads": [plain(_summary(report, head), precision) for head in report.heads],
-    }) + "\n"  # fmt: skip
+    }
 
 
 def _summary(report: HeadReport, head: HeadSummary) -> dict[str, Any]:
@@ -440,14 +459,14 @@ def write_agreement(agreement: Agreement) -> str:
     from attncli.render.agreement import sentences
 
     layers = [
-        {"layer": layer, "arrays": {name: cell._asdict() for name, cell in row.items()}}
+        {"layer": layer, "arrays": {_ARRAY_NAMES.get(name, name): _cell_of(cell) for name, cell in row.items()}}
         for layer, row in agreement.rows.items()
     ]
     partings = [
         {
             "stage": parting.stage,
             "layers": parting.layers,
-            "difference": parting.cell.difference,
+            "difference": _cell_of(parting.cell)["difference"],
             "rounding": parting.cell.rounding,
             "is_rounding": parting.is_rounding,
             "cause": parting.cause and parting.cause._asdict(),
@@ -458,6 +477,10 @@ def write_agreement(agreement: Agreement) -> str:
     head = {"schema": "attncli.agreement/1", **names, "dtype": agreement.dtype, "agrees": agreement.agrees}
     body = {"partings": partings, "layers": layers, "sentences": sentences(agreement), "notes": agreement.notes}
     return dumps(head | body) + "\n"
+
+
+def _cell_of(cell: Cell) -> dict[str, Any]:
+    return cell._asdict() | {"difference": cell.difference if isfinite(cell.difference) else None}
 
 
 def _compared_trace(trace: Trace) -> dict[str, Any]:

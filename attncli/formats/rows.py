@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from itertools import chain, groupby, repeat
 from pathlib import Path
@@ -125,11 +127,18 @@ class TrainingTable:
 
     def __init__(self, path: Path, form: str, rank: int) -> None:
         self._path, self._form, self._rank = path, form, rank
-        self._growing = path.with_name(f"{path.name}.jsonl") if form == "parquet" else path
+        self.growing = path.with_name(f"{path.name}.jsonl") if form == "parquet" else path
+        self._size = 0  # of the whole steps
         self._write([TRAINING] if form in _COMMAS else [], "wb")
+        if form == "parquet":  # of an earlier run
+            path.unlink(missing_ok=True)
 
     def add(self, step: int, layers: Iterable[LayerMetrics]) -> None:
-        """Write the rows of a step, all at once."""
+        """Write the rows of a step, all at once.
+
+        Raises:
+            InputError: they cannot be written; the file ends with the step before.
+        """
         rows = []
         for layer in layers:
             for head, values in enumerate(layer.values.T):
@@ -144,11 +153,18 @@ class TrainingTable:
             csv.writer(text, delimiter=_COMMAS[self._form], lineterminator="\n").writerows(rows)
         lines = (orjson.dumps(dict(zip(TRAINING, row, strict=True))) + b"\n" for row in rows)
         try:
-            self._growing.parent.mkdir(parents=True, exist_ok=True)
-            with open(self._growing, mode) as file:
+            self.growing.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.growing, mode) as file:
                 file.write(text.getvalue().encode() or b"".join(lines))
+            self._size = self.growing.stat().st_size
         except OSError as error:
-            raise InputError(f"cannot write {visible(str(self._growing))}: {error.strerror or error}") from None
+            with suppress(OSError):
+                os.truncate(self.growing, self._size)
+            raise InputError(f"cannot write {visible(str(self.growing))}: {error.strerror or error}") from None
+
+    def remove(self) -> None:
+        """Remove the file, which has no row."""
+        self.growing.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Finish a file that has rows: those that were to be Parquet become it."""
@@ -159,5 +175,5 @@ class TrainingTable:
 
             options = json.ParseOptions(explicit_schema=schema_of(TRAINING))
             with atomic_write(self._path) as aside:
-                parquet.write_table(json.read_json(self._growing, parse_options=options), aside, compression="zstd")
-            self._growing.unlink()
+                parquet.write_table(json.read_json(self.growing, parse_options=options), aside, compression="zstd")
+            self.growing.unlink()

@@ -125,6 +125,8 @@ class AttentionCall:
     sinks: Float[torch.Tensor, "#B #H #Q 1"] | None = None  # which take weight and give no value
     dropout: float = 0.0  # the probability with which weights are dropped
     is_training: bool | None = None  # of the module that ran; None outside of modules
+    is_recorded: bool = True  # whether autograd was on, as the outermost module began that runs
+    module_id: int = 0  # of the module that ran; 0 outside of modules
     scores: Float[torch.Tensor, "B H Q K"] | None = None  # what a softmax of the program received, masked
     weights: Float[torch.Tensor, "B H Q K"] | None = None  # what it gave
     output: torch.Tensor | None = None  # weights·V, or what the API made of it

@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import islice
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.recording.call import AttentionCall, CallSite, LayerMetrics
+from attncli.recording.import_hook import when_imported
 from attncli.recording.notes import Notes
 from attncli.recording.watch import watching
 
@@ -29,9 +35,14 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Bool, Float, Int
 
-    _Rows = tuple[Int[Tensor, " R"], Float[Tensor, "B H R K"], Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"]]
+    _Scored = tuple[Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"]]
 
+_Layer = tuple[CallSite, int, int, int]  # its place, its module, its heads, and which call in a run of its module it is
 _OPTIMIZER = "optimizer step"
+_COMPILED = (
+    "the program calls torch.compile, and attention in compiled code is not seen: nothing is measured{since}; set "
+    "TORCH_COMPILE_DISABLE=1 to measure the program without it"
+)
 _CELLS, _ROWS = 2**20, 8  # of a call: cells that are measured at most, and query positions at least
 _MEANS = 6  # of `COLUMNS`, from entropy to keys
 
@@ -46,42 +57,63 @@ class StepMeter:
         self.unit, self.steps = "", 0  # `optimizer step`, `backward` or `forward`, and how many have ended
         self.sampling = ""  # how many query positions are measured, if not all
         self._every, self._on_step, self._notes, self._process = every, on_step, notes, os.getpid()
-        self._layers: dict[tuple[CallSite, int], int] = {}  # the second counts calls at a place in a run of its module
+        self._layers: dict[_Layer, int] = {}
         self._runs: Counter[tuple[CallSite, int]] = Counter()
-        self._sums: dict[tuple[CallSite, int], list[Tensor]] = {}  # of the step
+        self._sums: dict[_Layer, Tensor] = {}  # of the step
         self._has_calls = self._has_trained = self._has_optimizer = False
         self._optimizers: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()  # how many steps each made
         self._forwards = 0  # before the first step
-        self._watch, self._is_on = ExitStack(), False
+        self._watch, self._counting, self._is_on = ExitStack(), ExitStack(), False
+        self._is_compiled, self._backends = False, 0  # of torch.compile: how many were looked through
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an optimizer made no step yet."""
+        return self._has_optimizer and not self.steps
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Measure the attention that runs inside."""
         hook = register_optimizer_step_post_hook(lambda optimizer, *_: self._optimizer_stepped(optimizer))
+        self._counting.callback(hook.remove)
+        self._counting.enter_context(when_imported("torch._inductor.compile_fx", self._leave_compiled))
         try:
             self._switch(True)
             yield
         finally:
             self._switch(False)
-            hook.remove()
+            self._counting.close()
 
     def _switch(self, is_on: bool) -> None:
         """Watch or not; between measured steps torch is as it is without us."""
-        if is_on and not self._is_on:
+        if is_on and not self._is_on and not self._is_compiled:
+            hook = register_module_forward_pre_hook(lambda *_: self._leave_compiled())
+            self._watch.callback(hook.remove)
             self._watch.enter_context(watching(self._take, notes=self._notes, on_end=self._ended))
         elif not is_on:
             self._watch.close()
         self._is_on = is_on
 
+    def _leave_compiled(self) -> None:
+        """End the watch of a program that compiles: an eager step in the place of a compiled one has other bits."""
+        is_compiled, self._backends = _compiles(sys._getframe(1), self._backends)
+        if is_compiled and not self._is_compiled:
+            self._is_compiled = True
+            self._notes.add(_COMPILED.format(since=f" after step {self.steps}" if self.steps else ""))
+            self._sums.clear()
+            self._switch(False)
+            self._counting.close()
+
     def _take(self, call: AttentionCall) -> None:
         """Add a call to the step."""
         has_grad = any(each is not None and each.requires_grad for each in (call.q, call.k, call.v, call.output))
-        is_of_training = has_grad or call.is_training is not False
+        is_of_training = call.is_recorded and (has_grad or call.is_training is not False)
         if self._has_trained and not is_of_training:
             return
         if is_of_training and not self._has_trained:  # before it ran an evaluation
             self._has_trained = True
             self._sums.clear()
+            self._runs.clear()
         self._has_calls = True
         if not self._is_due(self.steps + 1):
             return
@@ -89,15 +121,18 @@ class StepMeter:
             self._notes.add(f"{call.place} is not measured: {call.unsupported or 'its weights are not known'}")
             return
         run = call.place, 0 if call.slices is None else call.slices.forward
-        key = call.place, self._runs[run]
+        key = call.place, call.module_id, call.shape[1], self._runs[run]
         self._runs[run] += call.slices is not None
         self._layers.setdefault(key, len(self._layers))
-        self._sums.setdefault(key, []).append(sums)
+        before = self._sums.get(key)
+        self._sums[key] = sums if before is None else _together(before, sums)
         if (rows := _measured_rows(call)) < call.shape[2]:
-            self.sampling = f"{rows} of {call.shape[2]:,} query positions"
+            self.sampling = f"means over {rows} of {call.shape[2]:,} query positions"
 
     def _ended(self, event: str) -> None:
         """End a step of a program without an optimizer, after a backward or a forward of an outermost module."""
+        if event == "backward":  # calls outside of modules begin anew
+            self._runs.clear()
         if self.unit == _OPTIMIZER or not self._has_calls:
             return
         if not self.unit and not self._has_optimizer:
@@ -140,6 +175,20 @@ class StepMeter:
         return step == 1 or step % self._every == 0
 
 
+def _compiles(frame: FrameType | None, checked: int) -> tuple[bool, int]:
+    """Return whether a program compiles: now, in a frame, or after it had made `checked` backends; and their number.
+
+    The backend `eager` compiles nothing; flex_attention makes one in each call that is not compiled.
+    """
+    while frame is not None and frame.f_code is not torch.compile.__code__:
+        frame = frame.f_back
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    backends = {} if dynamo is None else dynamo.cached_backends
+    recent = islice(reversed(backends.values()), max(len(backends) - checked, 0))
+    is_eager = (getattr(each, "compiler_name", each) in (None, "eager") for each in recent)
+    return frame is not None or not all(is_eager), len(backends)
+
+
 def _measured_rows(call: AttentionCall) -> int:
     """Return how many query positions of a call are measured, spread evenly: all that are few enough."""
     batch, heads, queries, keys = call.shape
@@ -148,13 +197,18 @@ def _measured_rows(call: AttentionCall) -> int:
 
 def _head_sums(call: AttentionCall) -> Float[Tensor, "13+H H"] | None:
     """Return sums over rows with counts, the largest score, and products of two heads' weights; None if unknown."""
-    if (measured := _measured(call)) is None:
+    queries, rows = call.shape[2], _measured_rows(call)
+    at = queries - 1 - torch.arange(rows, device=call.device).flip(0) * (queries - 1) // max(rows - 1, 1)
+    if call.project is not None:
+        q, k, _ = call.project()
+        call = replace(call, q=q, k=k, project=None)
+    if (scored := _scores(call, at)) is None:
         return None
-    at, scores, weights, allowed = measured
-    keys, is_self = torch.arange(call.shape[3], device=at.device), call.shape[2] == call.shape[3]
+    scores, allowed = scored
+    weights = _weights(call, at, scores)
+    keys, is_self = torch.arange(call.shape[3], device=at.device), queries == call.shape[3]
     entropy = torch.special.entr(weights).sum(-1)  # [B, H, R], as are all that follow
-    counted = allowed.any(-1) & ~entropy.isnan()
-    counted = counted & allowed.any(-2)[..., at] if is_self else counted
+    counted = (allowed.any(-1) & allowed.any(-2)[..., at] if is_self else allowed.any(-1)).expand(entropy.shape)
     later = counted & (at > 0) if is_self else counted  # the weight of the first position on itself is no sink
     weights = torch.where(counted[..., None], weights, 0)
     before = (at - 1).clamp(0, len(keys) - 1)[:, None].expand(*weights.shape[:3], 1)
@@ -164,52 +218,76 @@ def _head_sums(call: AttentionCall) -> Float[Tensor, "13+H H"] | None:
     ]  # fmt: skip
     has = torch.stack([counted, counted, later, later & is_self, counted & is_self, counted])
     sums = torch.where(has, torch.stack(values), 0).sum((1, 3))
-    highest = torch.where(counted, scores.amax(-1), -torch.inf).amax((0, 2))
     of_heads = weights.transpose(0, 1).flatten(1)
+    highest = _highest(call, rows, {} if rows < queries else {0: scored})
     return torch.cat([sums, has.sum((1, 3)).to(sums), highest[None], _matmul(of_heads, of_heads.mT)])
 
 
-def _head_metrics(sums: Sequence[Float[Tensor, "13+H H"]]) -> Float[np.ndarray, "C H"]:
+def _highest(call: AttentionCall, rows: int, scored: Mapping[int, _Scored]) -> Float[Tensor, " H"]:
+    """Return the largest score of each head over all query positions, so many at a time; −inf where there is none."""
+    (*_, queries, keys), largest = call.shape, list[Tensor]()
+    is_key = torch.zeros(keys, dtype=torch.bool, device=call.device)  # one that a query attends to is no padding
+    for start in range(0, queries, rows):
+        at = torch.arange(start, min(start + rows, queries), device=call.device)
+        scores, allowed = scored.get(start) or _scores(call, at)
+        largest.append(torch.where(allowed.any(-1), scores.amax(-1), -torch.inf))
+        is_key = is_key | allowed.any(-2)
+    together = torch.cat(largest, -1)
+    return (torch.where(is_key, together, -torch.inf) if queries == keys else together).amax((0, 2))
+
+
+def _together(sums: Float[Tensor, "13+H H"], more: Float[Tensor, "13+H H"]) -> Float[Tensor, "13+H H"]:
+    """Return the sums of two calls of a layer."""
+    both = sums + more
+    both[2 * _MEANS] = torch.maximum(sums[2 * _MEANS], more[2 * _MEANS])
+    return both
+
+
+def _head_metrics(sums: Float[Tensor, "13+H H"]) -> Float[np.ndarray, "C H"]:
     """Return the `COLUMNS` of a layer over all of its calls in a step; NaN is one that is not defined."""
-    calls = torch.stack([*sums]).cpu()
-    total, highest = calls.sum(0), calls[:, 2 * _MEANS].amax(0)
+    total = sums.cpu()
     means, products = total[:_MEANS] / total[_MEANS : 2 * _MEANS], total[2 * _MEANS + 1 :]
     sizes = products.diagonal().sqrt()
-    similarity, twin = (products / sizes / sizes[:, None]).fill_diagonal_(-torch.inf).max(0)
+    alike = (products / sizes / sizes[:, None]).nan_to_num(-torch.inf).fill_diagonal_(-torch.inf)
+    similarity, twin = alike.max(0)
     twin = torch.where(similarity.isfinite(), twin, torch.nan)  # none where a layer has one head
-    columns = torch.stack([highest, *means, means[1] / means[-1], similarity, twin])
+    columns = torch.stack([total[2 * _MEANS], *means, means[1] / means[-1], similarity, twin])
     return columns.masked_fill(columns.isneginf(), torch.nan).float().numpy()
 
 
-def _measured(call: AttentionCall) -> _Rows | None:
-    """Return the positions of the measured rows, their scores, −inf where they are hidden, weights and allowed keys."""
-    rows, (*_, queries, keys) = _measured_rows(call), call.shape
-    at = queries - 1 - torch.arange(rows, device=call.device) * (queries - 1) // max(rows - 1, 1)  # the last first
+def _of_rows(tensor: Tensor, at: Int[Tensor, " R"]) -> Tensor:
+    """Return the query positions `at` of a tensor that broadcasts to `[B, H, Q, K]`, in float32 at least."""
+    tensor = tensor.detach()[(None,) * (4 - tensor.dim())]
+    tensor = tensor if tensor.shape[2] == 1 else tensor[:, :, at]
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
-    def of_rows(tensor: Tensor) -> Tensor:
-        tensor = tensor.detach()[(None,) * (4 - tensor.dim())]
-        tensor = tensor if tensor.shape[2] == 1 else tensor[:, :, at]
-        return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
-    allowed = ((torch.arange(keys, device=call.device) <= at[:, None]) | (not call.is_causal))[None, None]
+def _scores(call: AttentionCall, at: Int[Tensor, " R"]) -> _Scored | None:
+    """Return the scores of query positions, −inf where they are hidden, and the allowed keys; None if unknown."""
+    allowed = ((torch.arange(call.shape[3], device=call.device) <= at[:, None]) | (not call.is_causal))[None, None]
     bias: Any = 0
     for mask in call.masks:
-        values, is_additive = of_rows(mask.values), mask.convention == "additive"
+        values, is_additive = _of_rows(mask.values, at), mask.convention == "additive"
         is_hidden = values <= FORBIDDEN_BELOW if is_additive else (values != 0) == (mask.convention == "masked")
         allowed = allowed & ~is_hidden
         bias = bias + values.masked_fill(is_hidden, 0) if is_additive else bias
     if call.weights is not None:  # the program's own
-        weights = of_rows(call.weights)
-        scores = torch.full_like(weights, torch.nan) if call.scores is None else of_rows(call.scores)
-        allowed = allowed & ~(scores <= FORBIDDEN_BELOW)
-        return at, scores.masked_fill(~allowed, -torch.inf), weights, allowed
-    q, k = (call.q, call.k) if call.project is None else call.project()[:2]
+        scores = _of_rows(call.weights if call.scores is None else call.scores, at)
+        allowed = allowed if call.scores is None else allowed & ~(scores <= FORBIDDEN_BELOW)
+        return (scores * torch.nan if call.scores is None else scores.masked_fill(~allowed, -torch.inf)), allowed
+    q, k = call.q, call.k
     if q is None or k is None or call.scale is None or call.unsupported is not None:
         return None
-    q = of_rows(q) * call.scale
+    q = _of_rows(q, at) * call.scale
     together = q.reshape(len(q), k.shape[1], -1, q.shape[-1])  # the queries of all heads that share keys
-    scores = _matmul(together, k.mT.to(q)).reshape(-1, q.shape[1], rows, keys) + bias
+    scores = _matmul(together, k.mT.to(q)).reshape(-1, q.shape[1], len(at), call.shape[3]) + bias
     scores = scores if call.softcap is None else call.softcap * (scores / call.softcap).tanh()
-    scores = scores.masked_fill(~allowed, -torch.inf)
-    sinks = [] if call.sinks is None else [of_rows(call.sinks).expand(*scores.shape[:3], 1)]
-    return at, scores, _softmax(torch.cat([scores, *sinks], -1), -1)[..., :keys], allowed
+    return scores.masked_fill(~allowed, -torch.inf), allowed
+
+
+def _weights(call: AttentionCall, at: Int[Tensor, " R"], scores: Float[Tensor, "B H R K"]) -> Float[Tensor, "B H R K"]:
+    """Return the weights of query positions."""
+    if call.weights is not None:
+        return _of_rows(call.weights, at)
+    sinks = [] if call.sinks is None else [_of_rows(call.sinks, at).expand(*scores.shape[:3], 1)]
+    return _softmax(torch.cat([scores, *sinks], -1), -1)[..., : scores.shape[-1]]

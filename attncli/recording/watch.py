@@ -20,7 +20,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_operator
 from torch.nn.modules import module as torch_modules
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from attncli.recording.call import AttentionCall
@@ -127,6 +127,8 @@ class _Hooks:
             self._profile(*event)
 
     def _enter_module(self, module: nn.Module, args: Any) -> None:
+        if not self.watch.is_on:  # a hook before this one ended it
+            return
         try:
             self.here().enter_module(module, args, sys._getframe(1))  # what calls the hook
         except Exception as fault:
@@ -207,7 +209,7 @@ class _Thread(ThreadContext, TorchFunctionMode):
         elif not self._is_here:
             self._sees_functions = False  # a thread that began before the watch is seen inside of modules
         self._forwards += 1
-        running = RunningModule(module, frame, self._sees_functions, self._forwards)
+        running = RunningModule(module, frame, self._sees_functions, self._forwards, torch.is_grad_enabled())
         self.running.append(running)
         self._see_functions(not mha.is_fused(module))
         if isinstance(module, torch.jit.ScriptModule):
@@ -245,7 +247,9 @@ class _Thread(ThreadContext, TorchFunctionMode):
                     self.outputs.append((depth, output))
 
     def enter(self) -> None:
-        self.__enter__()  # type: ignore[no-untyped-call]
+        """Go below the modes of the program: each of them leaves as the uppermost, in whatever order with ours."""
+        with _modes_above_default():
+            self.__enter__()  # type: ignore[no-untyped-call]
         self._is_here = True
 
     def leave_all(self) -> None:
@@ -277,7 +281,7 @@ class _Thread(ThreadContext, TorchFunctionMode):
                     self._quietly(reader, *ran)
             return
         with torch._C.DisableTorchFunction():
-            had_grad = torch.is_grad_enabled()
+            self.is_recorded = had_grad = torch.is_grad_enabled()
             torch._C._set_grad_enabled(False)
             try:
                 result = ran[-1]
@@ -293,10 +297,7 @@ class _Thread(ThreadContext, TorchFunctionMode):
         self._see_functions(self.running.pop().saw_functions)
 
     def _see_functions(self, sees: bool) -> None:
-        """See functions or not. A mode keeps modules from their fast path, so it goes where it can go.
-
-        It cannot from under another mode, which keeps them from it anyway.
-        """
+        """See functions or not. A mode keeps modules from their fast path, so it goes."""
         if sees and not self._sees_functions and not self._is_here:
             self.enter()
         elif self._sees_functions and not sees:
@@ -304,10 +305,24 @@ class _Thread(ThreadContext, TorchFunctionMode):
         self._sees_functions = sees
 
     def _step_out(self) -> None:
-        depth = torch._C._len_torch_function_stack()
-        if depth and torch._C._get_function_stack_at(depth - 1) is self:
-            self.__exit__(None, None, None)
-            self._is_here = False
+        with _modes_above_default() as modes:
+            if self in modes:  # it is not while it handles a function
+                modes.remove(self)
+                self._is_here = False
+
+
+@contextmanager
+def _modes_above_default() -> Iterator[list[TorchFunctionMode]]:
+    """Take modes from the stack, the uppermost first, and put them back; the default device's stays the lowest."""
+    count = torch._C._len_torch_function_stack()
+    default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    has_device = count > 0 and torch._C._get_function_stack_at(0) is default
+    modes = [_pop_mode() for _ in range(count - has_device)]
+    try:
+        yield modes
+    finally:
+        for mode in reversed(modes):
+            _push_mode(mode)
 
 
 def _is_inside(frame: FrameType | None, outer: FrameType) -> bool:

@@ -9,7 +9,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attncli.analysis.steps import STAGE_OF, STAGES
-from attncli.render.block import Column, table
+from attncli.render.block import Column, table, width_of
 from attncli.render.findings import SEVERITY_STYLES
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import layers_named
@@ -24,28 +24,38 @@ _AGREES = Style(color="green", bold=True)
 
 
 def agreement_parts(agreement: Agreement, palette: Palette, width: int | None) -> Iterator[RenderableType]:
-    """Yield the names, the table of layers × stages, and the sentences; stages that part are red."""
+    """Yield the names, the stages that both runs have, the differences that are not 0, and the sentences.
+
+    Stages that part are red. A narrow terminal has these alone, so that the table stays one.
+    """
     first, second = map(palette.label, agreement.names)
     yield Text.assemble(("A ", BOLD), first, ("   B ", BOLD), second)
     shown_here = [parting for parting in reversed(agreement.partings) if parting.kind is None]
     parted = {(layer, parting.stage): parting for parting in shown_here for layer in parting.layers}
     rows = {layer: _by_stage(row) for layer, row in agreement.rows.items()}
-    shown = {stage for row in rows.values() for stage in row} | {stage for _, stage in parted}
-    columns = [Column("layer", [str(layer) for layer in rows])]
-    for stage in (stage for stage in STAGES if stage in shown):
-        cells = [_cell(row.get(stage), parted.get((layer, stage))) for layer, row in rows.items()]
-        columns.append(Column(stage, [text for text, _ in cells], [style for _, style in cells]))
-    yield table(columns, width)
+    yield Text.assemble(("compared: ", DIM), _compared(rows))
+    columns, of_partings = [Column("layer", [str(layer) for layer in rows])], {stage for _, stage in parted}
+    for stage in STAGES:
+        cells = [_cell(row, stage, parted.get((layer, stage))) for layer, row in rows.items()]
+        if any(text not in ("", "0") for text, _ in cells):
+            columns.append(Column(stage, [text for text, _ in cells], [style for _, style in cells]))
+    if width is not None and width_of(columns) - 2 > width:
+        columns = [column for column in columns if column.title in {"layer", *of_partings}]
+    if len(columns) > 1:
+        yield table(columns, width, palette)
     for sentence in sentences(agreement):
         yield Text(palette.label(sentence), _AGREES if agreement.agrees else "")
 
 
 def sentences(agreement: Agreement) -> list[str]:
     """Return the result in words, a sentence or two for each stage at which the runs part."""
-    parted = [_sentence(parting) for parting in agreement.partings]
-    for number, parting in enumerate(agreement.partings):  # padding and a cache are of the other run as it is
-        if number and agreement.partings[0].cause is not None and parting.stage in STAGES:
-            parted[number] = f"With that undone: {parted[number][0].lower()}{parted[number][1:]}"
+    parted, is_undone = list[str](), False
+    for parting in agreement.partings:
+        sentence = _sentence(parting)
+        if is_undone and parting.stage in STAGES:  # padding and a cache are of the other run as it is
+            sentence = f"With that undone: {sentence[0].lower()}{sentence[1:]}"
+        parted.append(sentence)
+        is_undone |= parting.cause is not None and parting.cause.undone is not None
     if not agreement.agrees:
         return parted
     agreeing = [cell for row in agreement.rows.values() for cell in row.values() if cell.agrees]
@@ -79,6 +89,14 @@ def _sentence(parting: Parting) -> str:
     return f"{where}: {apart}. {name}: {cause.name} {values} ({proof})."
 
 
+def _compared(rows: Mapping[int, Mapping[str, Cell]]) -> str:
+    """Return the stages that were compared, such as `layers 0-2: input, output · layer 3: input`."""
+    layers: dict[str, list[int]] = {}
+    for layer, row in rows.items():
+        layers.setdefault(", ".join(stage for stage in STAGES if stage in row), []).append(layer)
+    return " · ".join(f"{layers_named(among)}: {stages}" for stages, among in layers.items())
+
+
 def _by_stage(row: Mapping[str, Cell]) -> dict[str, Cell]:
     """Return the largest difference of each stage."""
     stages: dict[str, Cell] = {}
@@ -89,9 +107,13 @@ def _by_stage(row: Mapping[str, Cell]) -> dict[str, Cell]:
     return stages
 
 
-def _cell(cell: Cell | None, parting: Parting | None) -> tuple[str, Style | None]:
+def _cell(row: Mapping[str, Cell], stage: str, parting: Parting | None) -> tuple[str, Style | None]:
+    """Return the difference at a stage; of one that parts, such as a mask, the first one that it makes."""
+    cell = row.get(stage)
     if parting is not None and not parting.is_rounding:
-        return _digits((cell or parting.cell).difference), SEVERITY_STYLES["error"]
+        if cell is None or cell.agrees:
+            cell = next((one for one in row.values() if not one.agrees), parting.cell)
+        return _digits(cell.difference), SEVERITY_STYLES["error"]
     return ("", None) if cell is None else (_digits(cell.difference), DIM if cell.agrees else None)
 
 

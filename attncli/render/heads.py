@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import groupby
+from operator import attrgetter
 
 from rich.console import RenderableType
 from rich.segment import Segment
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from attncli.analysis import Metric
 from attncli.analysis.heads import HeadReport, HeadSummary
-from attncli.analysis.metrics import CHANCE_CELLS, LABELS, LEAST, LEAST_OF_PLACE, MIXED, WEIGHTS
+from attncli.analysis.metrics import CHANCE_CELLS, LABELS, LEAST, LEAST_OF_PLACE, WEIGHTS
 from attncli.render.block import (
     COMFORTABLE,
     LINES,
@@ -89,10 +90,6 @@ def _headline(report: HeadReport, palette: Palette) -> Text:
 # --- labels ---
 
 
-def _label_of(head: HeadSummary) -> str:
-    return head.labels[0].name if head.labels else MIXED
-
-
 def _grid(report: HeadReport, size: int, high: int, palette: Palette) -> Block:
     """Return layers × heads, each on the colour of its label, in cells of `size` characters and `high` lines."""
     kinds, grids = dict.fromkeys(head.kind for head in report.heads), []
@@ -125,7 +122,7 @@ def _text(head: HeadSummary | None, size: int) -> str:
     """Return the label of a head in as many letters as there is room for, and with the weight where that fits too."""
     if head is None:
         return ""
-    name = _label_of(head)
+    name = head.label
     weight = [f"{name} {number_text(label.score, 2)}" for label in head.labels[:1] if name in WEIGHTS]
     return " " + next(text for text in (*weight, name, _SHORT.get(name, name), _letter(name)) if len(text) < size)
 
@@ -150,7 +147,7 @@ def _half(upper: HeadSummary | None, lower: HeadSummary | None, palette: Palette
 
 def _label_table(report: HeadReport, palette: Palette, room: int) -> Block:
     several, unsure = len({head.kind for head in report.heads}) > 1, ", or too short to tell" * bool(report.unsure)
-    groups = {name: list(heads) for name, heads in groupby(report.by_label().heads, _label_of)}
+    groups = {name: list(heads) for name, heads in groupby(report.by_label().heads, attrgetter("label"))}
     numbers = []
     for name, heads in groups.items():
         texts = [number_text(number, 2) for label in heads[0].labels[:1] for number in label[1:]] or [""] * 3
@@ -240,7 +237,7 @@ def _columns(
     columns += [Column("kind", kinds, None, "<")] * (set(kinds) != {"self"})
     columns += [Column("head", [str(head.head) for head in heads], BOLD)]
     styles = [_style(head, palette) or DIM for head in heads]
-    columns.append(Column("label", [_label_of(head) for head in heads], styles, "<"))
+    columns.append(Column("label", [head.label for head in heads], styles, "<"))
     metrics = {}
     names: list[Metric] = [*([sort] if sort else []), *(name for name in report.names if name != sort)]
     for name in names:

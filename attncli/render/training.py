@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from rich.console import RenderableType
@@ -10,7 +10,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from attncli.analysis import MEANINGS
-from attncli.analysis.training import TrainingHistory
+from attncli.analysis.training import CHANGE, HeadHistory, TrainingHistory
 from attncli.recording.call import METRICS
 from attncli.render.block import COMFORTABLE, Block, block, trimmed
 from attncli.render.heatmap import ramp_line
@@ -18,6 +18,7 @@ from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.text import plural
 
+_MEANINGS = {**MEANINGS, CHANGE: "Jensen-Shannon divergence from the first checkpoint, in bits"}
 _STRIPS = 2  # on a screen, of the metrics that moved most
 _WIDEST_CELL = 4  # of a step
 _AROUND, _LEAST_HEADS = 4, 3  # lines of a strip besides those of its heads: title, axis, legend, and a blank one
@@ -32,16 +33,26 @@ def training_parts(
     yield Text(headline)
     lines = [str(warning) for warning in history.warnings[:_MOST_WARNINGS]]
     lines += [plural(len(history.warnings) - len(lines), "more warning")] if len(history.warnings) > len(lines) else []
-    # The entropy tells nothing that its exponential does not.
-    ranked = sorted((name for name in METRICS if name != "entropy"), key=lambda name: -history.movement(name).max())
-    most = None if height is None else max((height - len(lines) - 4) // _STRIPS - _AROUND, _LEAST_HEADS)
-    for metric in ranked if height is None else ranked[:_STRIPS]:
-        yield _strip(history, metric, palette, width or COMFORTABLE, most)
+    yield from strips(history, METRICS, palette, width, height and height - len(lines))
     if lines:
         yield Text("\n".join(map(palette.label, lines)))
 
 
-def _strip(history: TrainingHistory, metric: str, palette: Palette, width: int, most: int | None) -> Block:
+def strips(
+    history: HeadHistory, columns: Sequence[str], palette: Palette, width: int | None, height: int | None
+) -> Iterator[Block]:
+    """Yield a strip for each column, the one that moved most first, and two where there is a screen."""
+    # The entropy tells nothing that its exponential does not.
+    names = [name for name in columns if name != "entropy"] or columns
+    moved = {name: float(history.movement(name).max()) for name in names}
+    names = [name for name in names if moved[name]] or names[:1]
+    ranked = sorted(names, key=lambda name: (name != CHANGE, -moved[name]))
+    most = None if height is None else max((height - 4) // _STRIPS - _AROUND, _LEAST_HEADS)
+    for column in ranked if height is None else ranked[:_STRIPS]:
+        yield _strip(history, column, palette, width or COMFORTABLE, most)
+
+
+def _strip(history: HeadHistory, metric: str, palette: Palette, width: int, most: int | None) -> Block:
     """Return a metric: a line of colours for each head, or for those that moved most, and its first and last number."""
     values, names, steps = history.over_time(metric), history.names, [*history.steps]
     shown = np.sort(np.argsort(-history.movement(metric), kind="stable")[:most]).tolist()
@@ -55,7 +66,7 @@ def _strip(history: TrainingHistory, metric: str, palette: Palette, width: int, 
     if metric == "max_score":
         scale = Scale(float(finite[finite > 0].min(initial=scale.high)), scale.high, "log")
     more = f" · {plural(len(names) - len(shown), 'head')} moved less" * (len(shown) < len(names))
-    lines = [[Segment(metric, BOLD), Segment(f": {MEANINGS[metric]}{more}", DIM)]]
+    lines = [[Segment(metric, BOLD), Segment(f": {_MEANINGS[metric]}{more}", DIM)]]
     for index, cells in zip(shown, palette.cells(drawn, np.isfinite(drawn), scale, 1), strict=True):
         colors = [] if palette.tier == "plain" else [Segment(glyph * each, style) for glyph, style in cells]
         numbers = "".join(number_text(values[index][at], 2).rjust(_NUMBER) for at in (0, -1))

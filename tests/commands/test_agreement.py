@@ -61,7 +61,13 @@ def test_the_same_model_agrees(tiny_llama: str, tmp_path: Path, attn: Run) -> No
     document = json.loads(file.read_text(), parse_constant=pytest.fail)
     assert (document["schema"], document["agrees"], document["partings"]) == ("attncli.agreement/1", True, [])
     assert [layer["layer"] for layer in document["layers"]] == [0, 1, 2]
-    assert document["layers"][0]["arrays"].keys() == {"v", "q", "k", "next"}
+    assert document["layers"][0]["arrays"].keys() == {"v", "q", "k", "layer_output"}
+
+
+@pytest.mark.parametrize("words", [["-"], ["-f", "-"]])
+def test_two_models_read_standard_input_once(words: list[str], tiny_llama: str, ported: str, attn: Run) -> None:
+    piped = attn("diff", "--first", "-m", tiny_llama, "-m", ported, *words, stdin=TEXT)
+    assert piped == attn("diff", "--first", "-m", tiny_llama, "-m", ported, TEXT)
 
 
 @pytest.mark.parametrize("words", [[], [TEXT]], ids=["its tokens", "a text"])
@@ -111,6 +117,8 @@ def test_another_text_is_another_token(tiny_llama: str, tmp_path: Path, attn: Ru
         (["-m", "LLAMA", "-m", "LLAMA"], 2, "give the text that both runs read"),
         (["-m", "LLAMA", "-m", "LLAMA", TEXT, TEXT], 2, "compares two runs of one text"),
         (["-m", "LLAMA", "-m", "LLAMA", TEXT, "--top", "3"], 2, "--top does not apply to --first"),
+        (["-m", "LLAMA", "-m", "LLAMA", TEXT, "--mask", "full"], 2, "--mask does not apply to --first, which compares"),
+        (["-m", "LLAMA", "-m", "LLAMA", TEXT, "-F", "csv"], 2, "of two give -F json"),
         (["-m", "LLAMA", "--from", "none.safetensors"], 5, "none.safetensors does not exist"),
     ],
 )

@@ -22,8 +22,17 @@ name, rate, steps = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 model = training.gpt()
 if name.startswith("killed"):
     threading.Timer(float(name.split()[-1]), os.kill, (os.getpid(), signal.SIGKILL)).start()
+if name == "ranked":
+    os.environ |= {{"RANK": "1", "WORLD_SIZE": "2"}}
 for step, loss in training.trained(model, training.next_words(model, steps, length=12), rate):
     os.write(1, b"%d\\n" % step)
+    if name == "full" and step == 2:
+        import resource
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        size = max(os.path.getsize(each) for each in os.listdir() if each.startswith("x."))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, resource.RLIM_INFINITY))
+    if name == "full" and step == 5:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     if name == "fails" and step == 3:
         raise SystemExit(7)
 """
@@ -109,6 +118,22 @@ def test_each_rank_writes_its_own_part(train: Path) -> None:
         ran = run("--every", "6", "-o", "x.csv", RANK=rank, WORLD_SIZE="2")
         assert f"rank {rank} of 2: 2 of 6 optimizer steps" in ran.stderr
         assert {row["rank"] for row in rows_of(train / f"x.rank{rank}.csv")} == {rank}
+
+
+def test_a_rank_that_is_known_late_names_the_file(train: Path) -> None:
+    assert "rank 1 of 2: 2 of 6" in run("--every", "6", "-o", "x.csv", name="ranked").stderr
+    assert [path.name for path in train.glob("x*")] == ["x.rank1.csv"]
+    assert {row["rank"] for row in rows_of(train / "x.rank1.csv")} == {"1"}
+
+
+@pytest.mark.parametrize("file", ["x.csv", "x.jsonl", "x.parquet"])
+def test_a_full_disk_leaves_whole_steps_and_fails(file: str, train: Path) -> None:
+    (train / "x.parquet").touch()  # of an earlier run
+    ran = run("--every", "1", "-o", file, "--fail", name="full")
+    assert (ran.returncode, ran.stdout) == (FINDINGS, "1\n2\n3\n4\n5\n6\n")
+    assert "the table ends before step 3" in ran.stderr
+    path = train / {"x.parquet": "x.parquet.jsonl"}.get(file, file)
+    assert [int(str(row["step"])) for row in rows_of(path if path.exists() else train / file)] == [1] * 8 + [2] * 8
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,14 +27,14 @@ HEALTHY = ["nanogpt", "mingpt", "vision", "padded", "fine_tuned"]
 class Metered:
     """A program that ran under a meter."""
 
-    def __init__(self, run: Callable[[], Any], every: int = 1) -> None:
+    def __init__(self, run: Callable[[], Any], every: int = 1, notes: int = 0) -> None:
         self.steps: dict[int, list[LayerMetrics]] = {}
         self.history, self.notes = TrainingHistory(), Notes()
         self.meter = StepMeter(every, self._add, self.notes)
         torch.manual_seed(0)
         with self.meter.watching():
             self.result = run()
-        assert self.notes == []
+        assert len(self.notes) == notes
 
     def _add(self, step: int, layers: list[LayerMetrics]) -> None:
         self.steps[step] = layers
@@ -92,6 +93,79 @@ def test_no_bit_changes(name: str, every: int, programs: dict[str, Run]) -> None
     assert len(alone) > 12
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("compiled", ["block", "function", "later"])
+def test_compiled_code_runs_compiled(compiled: str, programs: dict[str, Run], request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(torch._dynamo.reset)
+    ran = list[int]()  # how many steps had begun when a compiled graph ran
+
+    def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., Any]:
+        return lambda *inputs: (ran.append(len(losses)), graph.forward(*inputs))[1]
+
+    losses = list[Tensor]()
+
+    def run() -> list[Tensor]:
+        torch._dynamo.reset()
+        ran.clear()
+        losses.clear()
+        model = programs["gpt"]()
+        called: list[Callable[[Tensor], Tensor]] = [model]
+        if compiled == "block":
+            model.blocks[0].compile(backend=backend)
+        elif compiled == "function":
+            model.blocks[0].norm1.forward = torch.compile(model.blocks[0].norm1.forward, backend=backend)
+        for step, loss in programs["trained"](model, programs["next_words"](lambda ids: called[-1](ids), 4, length=12)):
+            losses.append(loss.detach())
+            if compiled == "later" and step == 2:
+                called.append(torch.compile(model, backend=backend))
+        return [*losses, *(each.detach() for each in model.parameters())]
+
+    alone, graphs = [*map(bits, run())], [*ran]
+    metered = Metered(run, every=2, notes=1)
+    assert [*map(bits, metered.result)] == alone
+    assert ran == graphs != []
+    assert "torch.compile" in metered.notes[0]
+    assert [*metered.steps] == ([1, 2] if compiled == "later" else [])
+
+
+class Counting(TorchFunctionMode):
+    """Counts functions that a program calls while its mode is on."""
+
+    number = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        Counting.number += 1
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def default_device() -> Iterator[None]:
+    torch.set_default_device("cpu")
+    yield
+    torch.set_default_device(None)
+
+
+@pytest.mark.parametrize("every", [1, 2, 10])
+@pytest.mark.parametrize("context", [Counting, lambda: torch.device("cpu"), default_device])
+def test_a_mode_of_the_program_leaves_as_it_came(context: Callable[[], Any], every: int) -> None:
+    def run() -> list[int]:
+        x, depths, Counting.number = nn.Parameter(torch.randn(1, 2, 5, 4)), list[int](), 0
+        optimizer = torch.optim.SGD([x])
+        for _ in range(5):
+            with context():
+                F.scaled_dot_product_attention(x, x, x).sum().backward()
+                optimizer.step()
+            torch.zeros(1)
+            modes = [torch._C._get_function_stack_at(at) for at in range(torch._C._len_torch_function_stack())]
+            depths.append(sum(type(mode).__module__ != "attncli.recording.watch" for mode in modes))
+        return [*depths, Counting.number]
+
+    alone, metered = run(), Metered(run, every)
+    assert metered.result == alone
+    assert [*metered.steps] == sorted({1, *range(every, 6, every)})
+    assert torch._C._len_torch_function_stack() == 0
+
+
 # --- steps ------------------------------------------------------------------------------------------------
 
 
@@ -145,6 +219,101 @@ def test_attention_without_modules_is_told_apart_by_its_order() -> None:
         optimizer.step()
 
     assert [one.layer for one in Metered(run).steps[1]] == [0, 1]
+
+
+class Attends(nn.Module):
+    def __init__(self, heads: int = 2) -> None:
+        super().__init__()
+        self.heads = heads
+        self.weight = nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = (x @ self.weight).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, q, q).transpose(1, 2).flatten(2)
+
+
+class Holder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Attends()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x)
+
+
+def micro_batches_without_modules(x: Tensor, models: list[Any]) -> None:
+    for _ in range(3):
+        y = x
+        for weight in (models[0].attention.weight, models[1].attention.weight):
+            q = (y @ weight).unflatten(-1, (2, -1)).transpose(1, 2)
+            y = F.scaled_dot_product_attention(q, q, q).transpose(1, 2).flatten(2)
+        y.sum().backward()
+
+
+def two_models_of_one_name(x: Tensor, models: list[Any]) -> None:
+    models[1](models[0](x)).sum().backward()
+
+
+def other_numbers_of_heads(x: Tensor, models: list[Any]) -> None:
+    y = models[0](x)
+    models[0].attention.heads = 4
+    models[0](y).sum().backward()
+    models[0].attention.heads = 2
+
+
+def validation_in_training_mode(x: Tensor, models: list[Any]) -> None:
+    two_models_of_one_name(x, models)
+    with torch.no_grad():
+        two = models[0](100 * x), models[1](100 * x)
+    assert not any(each.requires_grad for each in two)
+
+
+@pytest.mark.parametrize(
+    ("train", "heads"),
+    [
+        (micro_batches_without_modules, [2, 2]), (two_models_of_one_name, [2, 2]),
+        (other_numbers_of_heads, [2, 4]), (validation_in_training_mode, [2, 2]),
+    ],
+)  # fmt: skip
+def test_each_attention_of_training_is_a_layer(train: Callable[[Tensor, list[Any]], None], heads: list[int]) -> None:
+    torch.manual_seed(1)
+    models, x = [Holder(), Holder()], torch.randn(2, 5, 8)
+    weights = [model.attention.weight for model in models]
+    optimizer = torch.optim.SGD(weights, lr=0.0)
+    first = (x @ weights[0]).unflatten(-1, (2, -1)).transpose(1, 2)
+
+    def run() -> None:
+        for _ in range(2):
+            if train is validation_in_training_mode:
+                with torch.no_grad():  # also before the first step
+                    models[0](100 * x)
+            train(x, models)
+            optimizer.step()
+
+    for layers in Metered(run).steps.values():
+        assert [one.values.shape[1] for one in layers] == heads
+        expected = (first @ first.mT / 2).amax((0, 2, 3))
+        np.testing.assert_allclose(layers[0].values[0], expected.detach(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("since", [1, 3])
+def test_weights_that_are_no_numbers_are_warned_of(since: int) -> None:
+    x = nn.Parameter(torch.randn(3, 2, 6, 4))
+    optimizer = torch.optim.SGD([x], lr=0.0)
+
+    def run() -> None:
+        for step in range(1, 5):
+            is_wrong = torch.zeros(3, 2, 1, 1)
+            is_wrong[1, 1] = torch.nan if step == since else 0  # in one head of one sentence
+            F.scaled_dot_product_attention(x + is_wrong, x, x).sum().backward()
+            optimizer.step()
+
+    ran = Metered(run)
+    (warning,) = ran.history.warnings
+    assert (warning.step, warning.heads) == (since, [1])
+    values = ran.steps[since][0].values
+    assert np.isnan(values[: len(METRICS), 1]).all()
+    assert np.isfinite(values[: len(METRICS), 0]).all()
 
 
 # --- numbers ----------------------------------------------------------------------------------------------
@@ -281,6 +450,8 @@ def test_grouped_keys_and_a_module_of_torch(module: bool) -> None:
 
 def test_of_long_sequences_rows_are_measured_and_told() -> None:
     x = nn.Parameter(torch.randn(1, 1, 2048, 8))
+    with torch.no_grad():
+        x[0, 0, 3] = x[0, 0, 1] = 10  # in rows that are not sampled
     optimizer = torch.optim.SGD([x], lr=0.0)
 
     def run() -> None:
@@ -288,8 +459,9 @@ def test_of_long_sequences_rows_are_measured_and_told() -> None:
         optimizer.step()
 
     ran = Metered(run)
-    assert ran.meter.sampling == "512 of 2,048 query positions"
+    assert ran.meter.sampling == "means over 512 of 2,048 query positions"
     keys = np.mean(2048 - np.arange(512) * 2047 // 511)
+    assert ran.steps[1][0].values[0] == pytest.approx(800 / 8**0.5)
     assert ran.steps[1][0].values[COLUMNS.index("keys")] == pytest.approx(keys, rel=1e-5)
 
 

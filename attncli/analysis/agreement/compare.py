@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from attncli.analysis.agreement.causes import CANDIDATES, OF_PROJECTIONS, OF_WEIGHTS, Candidate, Proposal
-from attncli.analysis.agreement.question import Cell, Floors, LayerQuestion
+from attncli.analysis.agreement.question import RECORDED, Cell, Floors, LayerQuestion
 from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, ids_apart, with_next
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding
 from attncli.errors import InputError
@@ -66,7 +66,8 @@ def compare(first: Side, second: Side) -> Agreement:
     is_swapped = first.embed is None and second.embed is not None
     reference, other = (second, first) if is_swapped else (first, second)
     rounding = max((Rounding(side.dtype) for side in (first, second)), key=lambda rounding: rounding.unit)
-    walk = _Walk(Agreement((first.name, second.name), rounding.dtype), reference, other, is_swapped, rounding)
+    result = Agreement((first.name, second.name), rounding.dtype, notes=[*dict.fromkeys(first.notes + second.notes)])
+    walk = _Walk(result, reference, other, is_swapped, rounding)
     walk.run()
     walk.result.partings = sorted(walk.partings.values(), key=lambda one: (one.layers[0], STAGES.index(one.stage)))
     return walk.result
@@ -103,8 +104,7 @@ class _Walk:
             if steps is None:
                 continue
             group_keys(steps.key_heads, layer, after)
-            if not self.result.rows:
-                check_sizes(steps, layer)
+            check_sizes(steps, layer, self.reference, self.other)
             with self.reference.holding():
                 x, twin = self._compare_layer(layer, steps, twin, after)
             is_cut = bool(self.partings) if not self.reference.indices else self.pending is not None
@@ -114,7 +114,7 @@ class _Walk:
         if self.pending is not None:
             self._merge(self.pending)
         if not self.result.rows:
-            raise InputError("the two runs have no layer in common; give two runs of one checkpoint")
+            raise InputError(f"{' and '.join(self.result.names)} hold no array of one layer both; give -m MODEL too")
 
     def _read_tokens(self) -> None:
         ours, theirs = self.reference.token_ids, self.other.token_ids
@@ -135,8 +135,9 @@ class _Walk:
         rounded = partial(replace(steps, x=twin).run, written, rounding=self.rounding)
         floors = Floors(lambda: first.made, rounded, following, None if self.reference.indices else self.before)
         first = question = LayerQuestion(layer, self.reference, steps, floors, following)
-        row = self.result.rows[layer.index] = {name: question.about(name).cell for name in question.apart}
-        self.before = max([0.0, *(one.difference for name, one in row.items() if name[0] in "qkv" and one.agrees)])
+        row = {name: question.about(name).cell for name in question.apart}
+        self.result.rows |= {layer.index: row} if row else {}
+        self.before = max([0.0, *(one.difference for name, one in row.items() if name in RECORDED and one.agrees)])
         for _ in range(_MOST_CAUSES):
             # Arrays of one stage are independent: one of them may have a fault that another has not.
             questions = [question.about(name) for name in question.apart if question.parts(name)]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Apart = Array  # difference at each token
 _LEAST = 2.0**-21  # a relative difference that float32 hardly shows
 _UNSEEN = 8.0  # times a rounding: those of an embedding, a norm and a projection that no array shows
+RECORDED = {"q", "k", "v", "q_normed", "k_normed", "input", "attention", "next"}  # what files hold
 _TIMES = 8.0  # times the difference of the rounded twin: more is not explained by rounding
 
 
@@ -54,7 +55,7 @@ class Floors:
             values = [replace(steps, x=arrays["next"]).run({}, "k")["v"] for arrays in (twin, made)]
             apart["next"] = float(difference(*values).max())
         if self.before is not None:  # what q, k and v were rounded by before is in them, and grows from layer to layer
-            apart |= {name: max(_UNSEEN * apart[name], self.before) for name in apart if name[0] in "qkv"}
+            apart |= {name: max(_UNSEEN * apart[name], self.before) for name in apart if name in RECORDED}
         return {name: max(value, 2.0**-24) for name, value in apart.items()}
 
 

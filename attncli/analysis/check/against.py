@@ -10,7 +10,7 @@ import numpy as np
 from attncli.analysis.agreement.compare import Agreement, Cause, Parting, compare
 from attncli.analysis.agreement.question import Cell
 from attncli.analysis.check.graphs import ARRAYS, RunComparison, built_in_text, check_has_text, compared_runs, window_of
-from attncli.analysis.runs import computed_side, side_of, traced_side
+from attncli.analysis.runs import ENCODER_ALONE, computed_side, side_of, traced_side
 from attncli.analysis.steps import LEVELS, Array, difference
 from attncli.attention import noise_floor
 from attncli.checkpoints.options import LoadOptions
@@ -94,6 +94,7 @@ def _compare_outputs(agreement: Agreement, ours: OpenModel, theirs: OpenModel, t
         for kind in ("decoder", "cross"):
             part = compare(*(traced_side(*trace, [kind]) for trace in traces))
             agreement.partings += [replace(parting, kind=kind) for parting in part.partings]
+        agreement.notes = [note for note in agreement.notes if note != ENCODER_ALONE]
         return
     if agreement.agrees:
         last, output = max(agreement.rows), theirs.own_output(text)[0]

@@ -167,6 +167,8 @@ def _in_steps(result: Invariance, source: OpenModel, text: str, trace: Trace) ->
             of = differences if start else rounding  # the first part has no cache
             of[place] = {name: max(size, of.get(place, apart)[name]) for name, size in apart.items()}
         start = end
+    if not differences:
+        raise NotExposedError("a text of one token has no steps")
     return _judged(result, differences, rounding)
 
 

@@ -14,20 +14,19 @@ from attncli.analysis import NAMES, Metric
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
+from attncli.cli.reports import numbered_checkpoints, show_checkpoints, show_report
 from attncli.errors import ExitCode, UsageError
 from attncli.text import did_you_mean, names_in, plural, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from attncli.analysis.drift import CheckpointHistory
     from attncli.analysis.heads import HeadReport
     from attncli.cli.environment import PictureFile, Terminal
     from attncli.cli.loop import ResultStream
     from attncli.corpus.jobs import ModelJob, Value
     from attncli.engines.source import CorpusItem
-    from attncli.formats.columns import Table
-
-    Draw = Callable[[Terminal | PictureFile], Iterable[RenderableType]]
 
 _OF_TEST: tuple[Metric, ...] = ("induction", "previous", "duplicate")  # columns of the test's table
 _EXAMPLE = "one two three four five one two three four five"  # which induction heads show themselves on
@@ -87,7 +86,10 @@ def heads(
     parallel: options.Parallel,
     choice: MetricChoice,
     output: options.TableOutput,
-    model: options.DemoModel = None,  # replaces the group's option
+    model: Annotated[  # replaces the group's option
+        list[str] | None,
+        options.model_option("Use a checkpoint, or those of a run. Default: demo.", "MODEL", "-m", env=True),
+    ] = None,
     layer: options.EveryLayer = None,
     query: Annotated[
         list[str] | None,
@@ -100,6 +102,7 @@ def heads(
 
     attn draws a grid of layers × heads. --all lists the numbers, --sort ranks them, and -F tsv writes them.
     Over several sentences the numbers are means, with standard deviations.
+    Over checkpoints of a run attn draws heads × checkpoints, and lists the heads that changed most.
 
     Examples:
     attn heads "one two three four five one two three four five"
@@ -107,6 +110,7 @@ def heads(
     attn heads -m gpt2 "time flies like an arrow" --metrics sink,entropy
     attn heads -m gpt2 --file sentences.txt -F tsv
     attn heads -m gpt2 --pairs coreference.jsonl
+    attn heads -m run/ckpt-* "time flies like an arrow"
     """
     from attncli.formats import DRAWN
 
@@ -115,59 +119,72 @@ def heads(
         metrics = "attn inspect -o FOLDER/ --show metrics writes the metrics of each sentence"
         raise UsageError(f"attn heads writes one table, not a folder; {metrics}")
     chosen = output.chosen()
-    show = partial(_show, environment, output, chosen, precision)
+    show = partial(show_report, environment, output, "heads", chosen, precision)
     color = colormap or "viridis"
-    if choice.pairs is not None:
+    models, queries = model or [None], tuple(query or ())
+    request = request.changed(model=models[0])
+    if len(models) > 1:
+        history, failures = _over_checkpoints(
+            environment, request, parallel.workers, choice, models, tuple(query or ())
+        )
+        show_checkpoints(environment, output, "heads", history, precision, color)
+    elif choice.pairs is not None:
         failures = _pairs(environment, request, parallel.workers, choice, output.all_, precision, color, show)
     else:
-        stream, measured = _measured(environment, request, parallel.workers, choice.induction, tuple(query or ()))
-        report, failures = choice.applied(measured, chosen in DRAWN), stream.failures
-
-        def draw(canvas: Terminal | PictureFile) -> Iterable[RenderableType]:
-            from attncli.render.heads import head_parts, table_parts
-
-            palette, shown = canvas.palette(color), report
-            height = canvas.height and canvas.height - environment.noted_lines
-            if not (choice.sort or choice.top or choice.metrics or output.all_):
-                return head_parts(report, palette, canvas.width, height, precision)
-            if height is not None and choice.top is None:
-                shown = replace(report, heads=report.heads[: max(height - _AROUND, 1)])
-            return table_parts(shown, choice.order, palette, canvas.table_width, precision)
-
-        from attncli.formats.columns import head_table
-        from attncli.formats.documents import write_heads
-
-        show(report, draw, head_table, write_heads)
+        stream, measured = _measured(environment, request, parallel.workers, choice.induction, queries)
+        failures = stream.failures
+        _show_heads(environment, choice.applied(measured, chosen in DRAWN), choice, output.all_, precision, color, show)
     if failures:
         raise typer.Exit(ExitCode.INPUT)
 
 
-def _show(
+def _show_heads(
     environment: Environment,
-    output: options.TableOutput,
-    form: str,
+    report: HeadReport,
+    choice: MetricChoice,
+    is_all: bool,
     precision: int | None,
-    report: Any,
-    draw: Draw,
-    table_of: Callable[[Any], Table],
-    document_of: Callable[[Any, int | None], str],
+    color: str,
+    show: Callable[..., None],
 ) -> None:
-    """Draw a report, or write its rows or its document."""
-    from attncli.formats import DRAWN
+    """Show the labels of heads, or the numbers that are asked for."""
+    from attncli.formats.columns import head_table
+    from attncli.formats.documents import write_heads
 
-    if form in DRAWN:
-        with output.view(environment, form, "heads") as canvas:
-            canvas.show(draw(canvas), report.source.title)
-    elif form == "parquet":
-        from attncli.formats.parquet import check_parquet, write_table
+    def draw(canvas: Terminal | PictureFile) -> Iterable[RenderableType]:
+        from attncli.render.heads import head_parts, table_parts
 
-        write_table(table_of(report), check_parquet(output.file))
-    elif form == "json":
-        environment.write([document_of(report, precision)], output.file)
-    else:
-        from attncli.formats.rows import table_rows
+        palette, shown = canvas.palette(color), report
+        height = canvas.height and canvas.height - environment.noted_lines
+        if not (choice.sort or choice.top or choice.metrics or is_all):
+            return head_parts(report, palette, canvas.width, height, precision)
+        if height is not None and choice.top is None:
+            shown = replace(report, heads=report.heads[: max(height - _AROUND, 1)])
+        return table_parts(shown, choice.order, palette, canvas.table_width, precision)
 
-        environment.write(table_rows(table_of(report), form, precision), output.file)
+    show(report, draw, head_table, write_heads)
+
+
+def _over_checkpoints(
+    environment: Environment,
+    request: options.CommonOptions,
+    workers: int | None,
+    choice: MetricChoice,
+    models: list[str | None],
+    queries: tuple[str, ...],
+) -> tuple[CheckpointHistory, int]:
+    """Return the heads of each checkpoint, which is open alone, and how many sentences failed."""
+    from attncli.analysis.drift import CheckpointHistory
+    from attncli.cli.loop import sentences
+
+    texts = None if choice.induction else [*sentences(request.texts, environment)]
+    history, failures = CheckpointHistory(), 0
+    for step, name in numbered_checkpoints(environment, models):
+        own = request.changed(model=name)
+        stream, report = _measured(environment, own, workers, choice.induction, queries, texts)
+        history.add(step, name or "toy", report.only(choice.chosen) if choice.chosen else report)
+        failures += stream.failures
+    return history, failures
 
 
 def _pairs(
@@ -221,8 +238,9 @@ def _measured(
     workers: int | None,
     is_induction: bool,
     queries: tuple[str, ...],
+    texts: Iterable[CorpusItem] | None = None,
 ) -> tuple[ResultStream[Any], HeadReport]:
-    """Return the stream of all sentences, which is read, and the report on the heads after them."""
+    """Return the stream of all sentences, or of `texts`, which is read, and the report on the heads after them."""
     from attncli.analysis.heads import HeadStats
     from attncli.cli.loop import MissingSentenceError, sentences, trace_job
     from attncli.corpus.jobs import measure
@@ -230,10 +248,9 @@ def _measured(
     from attncli.engines.source import CorpusItem
     from attncli.trace.view import View
 
-    texts: Iterable[CorpusItem] | None = None
     if is_induction:
         texts = [CorpusItem(*sequence) for sequence in enumerate(repeated_sequences(request.model), 1)]
-    elif request.model == "demo" and not any(request.texts.explicit_values()):
+    elif texts is None and request.model == "demo" and not any(request.texts.explicit_values()):
         try:
             texts = sentences(request.texts, environment)
         except MissingSentenceError:

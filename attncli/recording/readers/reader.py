@@ -51,6 +51,7 @@ class RunningModule:
     frame: FrameType  # what runs it
     saw_functions: bool  # before it began
     number: int  # of the runs of modules in this thread
+    is_recorded: bool  # whether autograd was on as it began
     hint: tuple[int, int] | None = None  # what had been handed over when it began
     has_called: bool = False  # whether it called a module
 
@@ -62,6 +63,7 @@ class ThreadContext:
         super().__init__()
         self.watch, self.origins = watch, Origins()
         self.running: list[RunningModule] = []
+        self.is_recorded = True  # whether autograd was on in the program when a reader began
         # Outputs of modules, and how deep these ran, while the module runs that called them.
         self.outputs: deque[tuple[int, Tensor]] = deque(maxlen=_MOST_OUTPUTS)
 
@@ -95,7 +97,11 @@ class ThreadContext:
         if call.q is not None and not call.q.requires_grad:  # there is no cache in training
             projections = tuple(one for depth, one in self.outputs if depth == len(self.running) + 1)
         masks, ignored = tuple(map(with_line, call.masks)), tuple(map(with_line, call.ignored_masks))
+        is_recorded, module_id = self.is_recorded, 0
+        if self.running:
+            is_recorded, module_id = self.running[0].is_recorded, id(self.running[-1].module)
         call = replace(call, masks=masks, ignored_masks=ignored, slices=slices, projections=projections)
+        call = replace(call, is_recorded=is_recorded, module_id=module_id)
         kind = call.device.partition(":")[0]
         is_cast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
         with torch.autocast(kind, enabled=False) if is_cast else nullcontext(), self.watch.lock:

@@ -84,7 +84,8 @@ def test_architectures_of_transformers_agree_with_themselves(family: str, tmp_pa
         for dtype in ("float32", "bfloat16")
     )
     alone, batched, rounded = whole.trace(TEXTS[0]), next(iter(whole.traces(TEXTS))), half.trace(TEXTS[0])
-    assert causes(compare(traced_side(alone, "alone"), traced_side(batched, "in a batch"))) == []
+    result = compare(traced_side(alone, "alone"), traced_side(batched, "in a batch"))
+    assert (causes(result), any("encoder alone" in note for note in result.notes)) == ([], family == "t5")
     assert causes(compare(traced_side(alone, "float32"), traced_side(rounded, "bfloat16"))) == []
 
 
