@@ -30,6 +30,7 @@ Sublayer = tuple[int, str]  # layer and kind
 _Differences = dict[Sublayer, dict[str, float]]  # of each array
 _WORDS = "fruit flies like a banana, and the cat sat on the mat because it was tired of the green ones that are sour."
 _FEWEST_WORDS, _MOST_WORDS = 40, 500  # of the built-in text
+_ENCODER_ALONE = "attn checks the encoder alone; --against CHECKPOINT compares the decoder too"
 PADDING = 3  # tokens
 _LITTLE = 1e-6  # of weight
 _TIMES = 10.0  # times the change of the tokens before any cache: more is not explained by rounding
@@ -114,7 +115,7 @@ def check_graph(model: str, texts: Sequence[str], *, special: bool, layer: Choic
         masks=tuple((name, kind, tuple(layers)) for (name, kind), layers in masks.items()),
         findings=(*_on_padding(compared), *(finding for one in compared for finding in _findings(one, weights))),
         invariances=tuple(one.invariance for one in compared),
-        notes=(*trace.source.notes, *trace.notes),
+        notes=(*trace.source.notes, *trace.notes, *[_ENCODER_ALONE] * source.is_encoder_decoder),
         is_graph=True,
     )
 
