@@ -34,7 +34,7 @@ def agreement_parts(agreement: Agreement, palette: Palette, width: int | None) -
     shown_here = [parting for parting in reversed(agreement.partings) if parting.kind is None]
     parted = {(layer, parting.stage): parting for parting in shown_here for layer in parting.layers}
     rows = {layer: _by_stage(row) for layer, row in agreement.rows.items()}
-    yield Text.assemble(("compared: ", DIM), _compared(rows))
+    yield Text.assemble(("compared: ", DIM), _compared(rows) or "no layer")
     columns, of_partings = [Column("layer", [str(layer) for layer in rows])], {stage for _, stage in parted}
     for stage in STAGES:
         cells = [_cell(row, stage, parted.get((layer, stage))) for layer, row in rows.items()]
