@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.steps import STAGE_OF, Array, Arrays, LayerSteps, difference
+from attncli.analysis.steps import LEVELS, STAGE_OF, Array, Arrays, LayerSteps, difference
 from attncli.engines.engine import NativeSource
 from attncli.engines.numpy.forward import Layer, RaggedBatch, TokenIds
 from attncli.engines.numpy.ops import Rope
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     Heads = Float[np.ndarray, "H T D"]
 
 _MOST_TOKENS = 2048  # the scores of all heads of a layer are in memory
+ENCODER_ALONE = "attn compares the encoder alone, and no decoder"  # of a trace that has both
 _KINDS = ("self", "encoder")  # of attention to the tokens of the text
 _TRACED = ("scale", "softcap", "bias", "sinks", "mask")  # what a trace is stated to compute with
 
@@ -166,10 +167,10 @@ def _embedded(forward: NativeForward, positions: Int[np.ndarray, " T"] | None = 
 # --- arrays ------------------------------------------------------------------------------------------------
 
 
-def traced_side(trace: Trace, name: str) -> Side:
+def traced_side(trace: Trace, name: str, kinds: Sequence[str] = _KINDS) -> Side:
     """Return the run in a trace: queries and keys as the dot product takes them, and everything behind."""
     _check_length(name, len(trace.key_tokens))
-    of_index = {layer.layer: layer for layer in trace.layers if layer.kind in _KINDS}
+    of_index = {layer.layer: layer for layer in trace.layers if layer.kind in kinds}
 
     def steps(index: int, x: Hidden | None = None) -> LayerSteps | None:
         if (layer := of_index.get(index)) is None:
@@ -199,9 +200,11 @@ def traced_side(trace: Trace, name: str) -> Side:
             stated = {field: getattr(made, field) for field in _TRACED}
             yield RunLayer(index, {array: arrays[array] for array in arrays if "_" not in array}, stated)
 
-    ids = tuple(trace.key_tokens.ids) if trace.source.kind == "pretrained" else None  # those of a program are positions
-    notes = ("attn compares the encoder alone, and no decoder",) * any(one.kind == "encoder" for one in trace.layers)
-    return Side(name, trace.source.dtype, layers, steps, ids, notes=notes)
+    weights, ids = trace.source.details.get("weights"), trace.key_tokens.ids
+    dtype = weights if weights in LEVELS else trace.source.dtype
+    is_text = trace.source.kind == "pretrained" and None not in ids  # the ids of a watched program are positions
+    notes = (ENCODER_ALONE,) * any(layer.kind == "encoder" for layer in of_index.values())
+    return Side(name, dtype, layers, steps, tuple(ids) if is_text else None, notes=notes)
 
 
 def captured_side(capture: Capture, name: str) -> Side:

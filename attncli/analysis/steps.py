@@ -33,17 +33,28 @@ STAGE_OF = {
 
 
 _PRECISION = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}  # bits of a number, the first one included
+# Steps from the least to the largest number. In 8 bits both a tensor and the weights have 255; weights of 4 bits have
+# 15 in each block, of about half the range of a row.
+LEVELS = {"int8": 127, "int4": 30}
+_OF_WEIGHTS = frozenset(STAGE_OF) - {"scores", "weights", "heads"}  # what quantized weights round
 
 
 class Rounding:
     """Errors of rounding, drawn at random: as large as those of a type of number."""
 
     def __init__(self, dtype: str) -> None:
-        self.dtype, self.unit = dtype, 2.0 ** -_PRECISION.get(dtype, 8)
+        self.dtype, self.unit = dtype, 1 / LEVELS[dtype] if dtype in LEVELS else 2.0 ** -_PRECISION.get(dtype, 8)
         self._draws = np.random.default_rng(0)
+        # Quantized weights round what they make; the products of queries and keys are those of float32.
+        self.of_products = Rounding("float32") if dtype in LEVELS else self
 
     def __call__(self, array: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "... N"]:
-        """Return an array with an error of each number, relative to its row."""
+        """Return an array with an error of each number, relative to its row, or to the range of what was quantized."""
+        if self.dtype in LEVELS:
+            axis = None if self.dtype == "int8" else -1
+            low, high = (edge(axis=axis, initial=0, keepdims=True) for edge in (array.min, array.max))
+            step = (high - low) * self.unit
+            return (array + step * self._draws.uniform(-0.5, 0.5, array.shape)).astype(np.float32)
         size = np.sqrt(np.square(array, dtype=np.float64).mean(axis=-1, keepdims=True))
         return (array + self.unit / 2 * size * self._draws.standard_normal(array.shape)).astype(np.float32)
 
@@ -77,9 +88,12 @@ class LayerSteps:
         made: dict[str, Array] = {}
 
         def stage(**arrays: Array) -> list[Array]:
-            made.update({name: array if rounding is None else rounding(array) for name, array in arrays.items()})
-            following = [theirs.get(name, made[name]) for name in arrays]
-            return following if rounding is None else [*map(rounding, following)]
+            if rounding is None:
+                made.update(arrays)
+                return [theirs.get(name, made[name]) for name in arrays]
+            for name, array in arrays.items():
+                made[name] = (rounding if name in _OF_WEIGHTS else rounding.of_products)(array)
+            return [rounding.of_products(theirs.get(name, made[name])) for name in arrays]
 
         with np.errstate(all="ignore"):
             if self.x is not None and self.project is not None:
@@ -102,7 +116,8 @@ class LayerSteps:
             products = kernel.dot_products(q, k[self.key_heads])
             (scores,) = stage(scores=kernel.attention_scores(products, self.scale, self.bias, self.softcap))
             if rounding is not None:  # a run has weights of its own scores; those here may be made of its q and k
-                rounded = kernel.dot_products(rounding(q), rounding(k)[self.key_heads])
+                q, k = rounding.of_products(q), rounding.of_products(k)
+                rounded = kernel.dot_products(q, k[self.key_heads])
                 scores = scores + (rounded - products) * self.scale
             if self.mask is None or v is None:
                 return made

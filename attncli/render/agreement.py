@@ -30,7 +30,8 @@ def agreement_parts(agreement: Agreement, palette: Palette, width: int | None) -
     """
     first, second = map(palette.label, agreement.names)
     yield Text.assemble(("A ", BOLD), first, ("   B ", BOLD), second)
-    parted = {(layer, parting.stage): parting for parting in reversed(agreement.partings) for layer in parting.layers}
+    shown_here = [parting for parting in reversed(agreement.partings) if parting.kind is None]
+    parted = {(layer, parting.stage): parting for parting in shown_here for layer in parting.layers}
     rows = {layer: _by_stage(row) for layer, row in agreement.rows.items()}
     yield Text.assemble(("compared: ", DIM), _compared(rows))
     columns, of_partings = [Column("layer", [str(layer) for layer in rows])], {stage for _, stage in parted}
@@ -51,7 +52,9 @@ def sentences(agreement: Agreement) -> list[str]:
     parted, is_undone = list[str](), False
     for parting in agreement.partings:
         sentence = _sentence(parting)
-        parted.append(f"With that undone: {sentence[0].lower()}{sentence[1:]}" if is_undone else sentence)
+        if is_undone and parting.stage in STAGES:  # padding and a cache are of the other run as it is
+            sentence = f"With that undone: {sentence[0].lower()}{sentence[1:]}"
+        parted.append(sentence)
         is_undone |= parting.cause is not None and parting.cause.undone is not None
     if not agreement.agrees:
         return parted
@@ -65,13 +68,20 @@ def sentences(agreement: Agreement) -> list[str]:
 
 
 def _sentence(parting: Parting) -> str:
-    where, cell = layers_named(parting.layers).capitalize() + f", {parting.stage}", parting.cell
+    where, cell = layers_named(parting.layers, parting.kind).capitalize() + f", {parting.stage}", parting.cell
     apart = f"A and B differ by {_digits(cell.difference)}; rounding gives {_digits(cell.rounding or 0.0)}"
+    if parting.stage == "last output":
+        return f"{where}: the attention agrees, and what follows it differs by {_digits(cell.difference)}."
     if (cause := parting.cause) is None:
         return f"{where}: {apart}. No candidate explains this difference."
+    if parting.stage == "padding" and cell.difference != cell.difference:
+        return f"{where}: {cause.b.replace('missing', 'padding')} makes the weights of B NaN."
     if parting.stage == "padding":
         weight = f"B gives it a weight of up to {_digits(cell.difference)} instead of 0"
         return f"{where}: {weight}. Cause: {cause.name} {cause.b}."
+    if parting.stage == "cache":
+        apart = f"run in steps, B differs from B as a whole by {_digits(cell.difference)}"
+        return f"{where}: {apart}. The {cause.name} of the first of these layers {cause.b}."
     if cause.undone is None:
         return f"{where}: {apart}. No candidate is proved. The other projections agree, so look at the {cause.name}."
     name, proof = "The weights are rounded" if parting.is_rounding else "Cause", f"undone: {_digits(cause.undone)}"

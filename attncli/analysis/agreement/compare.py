@@ -38,6 +38,7 @@ class Parting:
     cell: Cell
     cause: Cause | None = None
     is_rounding: bool = False  # whether weights differ by no more than the bits that they are stored in
+    kind: str | None = None  # of the layers, where a model has several
 
 
 @dataclass

@@ -6,16 +6,19 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from attncli.analysis.runs import Following, RunLayer, Side
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, Arrays, LayerSteps, difference
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
 Apart = Array  # difference at each token
 _LEAST = 2.0**-21  # a relative difference that float32 hardly shows
-_UNSEEN = 4.0  # times a rounding: those of an embedding, a norm and a projection that no array shows
+_UNSEEN = 8.0  # times a rounding: those of an embedding, a norm and a projection that no array shows
 RECORDED = {"q", "k", "v", "q_normed", "k_normed", "input", "attention", "next"}  # what files hold
 _TIMES = 8.0  # times the difference of the rounded twin: more is not explained by rounding
 
@@ -80,6 +83,9 @@ class LayerQuestion:
     def _apart(self, made: dict[str, Array]) -> dict[str, Apart]:
         written = self.layer.arrays
         apart = {name: difference(made[name], written[name]) for name in STAGE_OF if name in made.keys() & written}
+        if "scores" in apart and self.steps.mask is not None:
+            centred = (_centred(arrays["scores"], self.steps.mask) for arrays in (made, written))
+            apart["scores"] = np.minimum(apart["scores"], difference(*centred))
         if self.following is not None and "next" in made:
             apart["next"] = self.following.difference(made["next"])
         return apart
@@ -126,3 +132,9 @@ class LayerQuestion:
     def is_after(self, stage: str) -> bool:
         """Return whether the array in question is made by a stage, or behind it."""
         return STAGES.index(STAGE_OF[self.parted]) >= STAGES.index(stage)
+
+
+def _centred(scores: Float[np.ndarray, "H T K"], mask: Bool[np.ndarray, "#H T K"]) -> Float[np.ndarray, "H T K"]:
+    """Return the scores of allowed keys less their mean: a softmax sees no number that is added to a whole row."""
+    count = np.maximum(mask.sum(axis=-1, keepdims=True), 1)
+    return np.where(mask, scores - np.where(mask, scores, 0).sum(axis=-1, keepdims=True) / count, 0)
