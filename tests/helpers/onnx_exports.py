@@ -204,7 +204,7 @@ def smaller(model: Any, form: str, path: Path) -> None:
 
 def static(path: Path, target: Path) -> None:
     """Quantize all numbers of a graph between nodes, by ranges of texts without padding."""
-    from onnxruntime.quantization import CalibrationDataReader, quantize_static
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
     class Texts(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -214,4 +214,4 @@ def static(path: Path, target: Path) -> None:
         def get_next(self) -> Any:
             return next(self.inputs, None)
 
-    quantize_static(path, target, Texts())
+    quantize_static(path, target, Texts(), activation_type=QuantType.QUInt8)
