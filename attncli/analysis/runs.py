@@ -140,7 +140,8 @@ def _native_steps(forward: NativeForward, index: int, x: Hidden | None) -> Layer
         mask=_cells(RuleMask(layer.mask or how.mask, count, count, heads), heads, count),
         key_heads=np.arange(heads) // (heads // kv_heads),
         x=x,
-        project=lambda x: turned(*layer.project(layer.enter(x))),
+        enter=_remembering(layer.enter),
+        project=_remembering(lambda x: turned(*layer.project(x))),
         biases=lambda: turned(*layer.project(nothing)),  # 0·W + b
         norm_heads=(lambda q, k: turned(*layer.norm_heads(*turned(q, k)))) if spec.projections.query_norm else None,
         rope=None if how.rope is None else Rope(how.rope),
@@ -148,6 +149,18 @@ def _native_steps(forward: NativeForward, index: int, x: Hidden | None) -> Layer
         project_output=lambda heads: layer.project_output(*turned(heads)),
         finish=lambda x, attention: layer.after_attention(x, attention.copy()),
     )
+
+
+def _remembering(function: Callable[[Array], Any]) -> Callable[[Array], Any]:
+    """Return a function that computes nothing again for the array that it was last called with."""
+    last: list[Any] = [None, None]
+
+    def remembered(array: Array) -> Any:
+        if last[0] is not array:
+            last[:] = array, function(array)
+        return last[1]
+
+    return remembered
 
 
 def _embedded(forward: NativeForward, positions: Int[np.ndarray, " T"] | None = None) -> Hidden:

@@ -26,8 +26,8 @@ STAGES = (
 )  # fmt: skip
 # The stage that makes each array, in the order of computation.
 STAGE_OF = {
-    "input": "input", "q_projected": "projections", "k_projected": "projections", "v": "projections",
-    "q_normed": "norm", "k_normed": "norm", "q": "rotation", "k": "rotation", "scores": "scores",
+    "input": "input", "entered": "input", "q_projected": "projections", "k_projected": "projections",
+    "v": "projections", "q_normed": "norm", "k_normed": "norm", "q": "rotation", "k": "rotation", "scores": "scores",
     "weights": "weights", "heads": "weights", "attention": "output", "next": "output",
 }  # fmt: skip
 
@@ -68,7 +68,8 @@ class LayerSteps:
     mask: Bool[np.ndarray, "#H T K"] | None  # True where a query may attend to a key
     key_heads: Int[np.ndarray, " H"]  # the key/value head of each head
     x: Hidden | None = None  # hidden states that enter the layer
-    project: Callable[[Hidden], tuple[Heads, Heads, Heads]] | None = None  # `x` → q, k, v before any norm of heads
+    enter: Callable[[Hidden], Hidden] = lambda x: x  # norm of `x`
+    project: Callable[[Hidden], tuple[Heads, Heads, Heads]] | None = None  # that → q, k, v before any norm of heads
     biases: Callable[[], tuple[Heads, Heads, Heads]] | None = None  # those of the projections, `[H, 1, D]`
     norm_heads: Callable[[Heads, Heads], tuple[Heads, Heads]] | None = None  # norm of each head's q and k
     recorded: Arrays = field(default_factory=dict)  # arrays of a trace or a capture, in place of `project`
@@ -79,11 +80,14 @@ class LayerSteps:
     project_output: Callable[[Heads], Hidden] | None = None  # outputs of heads → output of the attention
     finish: Callable[[Hidden, Hidden], Hidden] | None = None  # `x`, that output → hidden states after the layer
 
-    def run(self, theirs: Arrays, until: str = "next", rounding: Rounding | None = None) -> dict[str, Array]:
+    def run(
+        self, theirs: Arrays, until: str = "", rounding: Rounding | None = None, rows: slice = slice(None)
+    ) -> dict[str, Array]:
         """Return the array of each stage, computed from the arrays of another run where it has them.
 
         A difference of a stage so is its own, and not that of a stage before it. With a `rounding`, every array is
-        rounded: a twin that shows how large the differences of rounding are.
+        rounded: a twin that shows how large the differences of rounding are. Of `attention` and `next`, which cost
+        most, some `rows` can be computed alone. It ends with the array `until`.
         """
         made: dict[str, Array] = {}
 
@@ -98,7 +102,10 @@ class LayerSteps:
         with np.errstate(all="ignore"):
             if self.x is not None and self.project is not None:
                 (x,) = stage(input=self.x)
-                q, k, v = stage(**dict(zip(("q_projected", "k_projected", "v"), self.project(x), strict=True)))
+                (entered,) = stage(entered=self.enter(x))
+                q, k, v = stage(**dict(zip(("q_projected", "k_projected", "v"), self.project(entered), strict=True)))
+                if until in made:
+                    return made
                 q, k = (q, k) if self.norm_heads is None else self.norm_heads(q, k)
                 q, k = stage(q_normed=q, k_normed=k)
             else:
@@ -111,7 +118,7 @@ class LayerSteps:
                 positions = self.positions if rounding is None else self.positions * (1 + 2.0**-24)
                 q, k = self.rope.rotate(q, positions), self.rope.rotate(k, positions)
             q, k = (q, k) if "q" in made else stage(q=q, k=k)
-            if until in ("q", "k") or self.scale is None:
+            if until in made or self.scale is None:
                 return made
             products = kernel.dot_products(q, k[self.key_heads])
             (scores,) = stage(scores=kernel.attention_scores(products, self.scale, self.bias, self.softcap))
@@ -119,14 +126,14 @@ class LayerSteps:
                 q, k = rounding.of_products(q), rounding.of_products(k)
                 rounded = kernel.dot_products(q, k[self.key_heads])
                 scores = scores + (rounded - products) * self.scale
-            if self.mask is None or v is None:
+            if until in made or self.mask is None or v is None:
                 return made
             masked = kernel.masked_scores(scores, self.mask, float(np.finfo(np.float32).min))
             (weights,) = stage(weights=kernel.attention_weights(masked, self.sinks))
             (heads,) = stage(heads=kernel.attention_output(weights, v[self.key_heads]))
-            if self.project_output is not None and self.finish is not None and until not in ("weights", "heads"):
-                (attention,) = stage(attention=self.project_output(heads))
-                stage(next=self.finish(x, attention))
+            if self.project_output is not None and self.finish is not None and until not in made:
+                (attention,) = stage(attention=self.project_output(heads[:, rows]))
+                stage(next=self.finish(x[rows], attention))
         return made
 
 

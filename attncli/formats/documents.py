@@ -467,7 +467,7 @@ def write_agreement(agreement: Agreement) -> str:
             "stage": parting.stage,
             "layers": parting.layers,
             "difference": _cell_of(parting.cell)["difference"],
-            "rounding": parting.cell.rounding,
+            "rounding": _cell_of(parting.cell)["rounding"],
             "is_rounding": parting.is_rounding,
             "cause": parting.cause and parting.cause._asdict(),
         }
@@ -480,7 +480,8 @@ def write_agreement(agreement: Agreement) -> str:
 
 
 def _cell_of(cell: Cell) -> dict[str, Any]:
-    return cell._asdict() | {"difference": cell.difference if isfinite(cell.difference) else None}
+    """Return the numbers of a cell; None for those that are not finite."""
+    return {name: number if isfinite(number or 0) else None for name, number in cell._asdict().items()}
 
 
 def _compared_trace(trace: Trace) -> dict[str, Any]:

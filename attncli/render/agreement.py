@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -59,20 +60,30 @@ def sentences(agreement: Agreement) -> list[str]:
     if not agreement.agrees:
         return parted
     agreeing = [cell for row in agreement.rows.values() for cell in row.values() if cell.agrees]
-    largest = max((cell.difference for cell in agreeing), default=0.0)
+    largest = max((cell.difference for cell in (*agreeing, *(one.cell for one in agreement.partings))), default=0.0)
     if not largest and not parted:
-        return ["A and B agree to the last bit."]
+        return ["A and B agree in every layer, to the last bit."]
     ratio = max((cell.difference / cell.rounding for cell in agreeing if cell.rounding), default=0.0)
     times = f", {ratio:.1f}× what rounding gives" if ratio else ""
-    return [*parted, f"A and B agree: only rounding of {agreement.dtype}, at most {_digits(largest)}{times}."]
+    return [
+        *parted,
+        f"A and B agree in every layer: only rounding of {agreement.dtype}, at most {_digits(largest)}{times}.",
+    ]
 
 
 def _sentence(parting: Parting) -> str:
     where, cell = layers_named(parting.layers, parting.kind).capitalize() + f", {parting.stage}", parting.cell
-    apart = f"A and B differ by {_digits(cell.difference)}; rounding gives {_digits(cell.rounding or 0.0)}"
+    cause, apart = (
+        parting.cause,
+        f"A and B differ by {_digits(cell.difference)}; rounding gives {_digits(cell.rounding or 0.0)}",
+    )
     if parting.stage == "last output":
         return f"{where}: the attention agrees, and what follows it differs by {_digits(cell.difference)}."
-    if (cause := parting.cause) is None:
+    if parting.stage == "tokens" and cause is not None:
+        return f"Token ids: B has {cause.b}, and A has {cause.a}. attn compares the rest on the same tokens."
+    if cause is None and math.isinf(cell.difference):
+        return f"{where}: A or B has numbers that are not finite."
+    if cause is None:
         return f"{where}: {apart}. No candidate explains this difference."
     if parting.stage == "padding" and cell.difference != cell.difference:
         return f"{where}: {cause.b.replace('missing', 'padding')} makes the weights of B NaN."

@@ -54,7 +54,7 @@ def test_the_cause_is_named_and_the_exit_code_is_1(tiny_llama: str, ported: str,
 def test_the_same_model_agrees(tiny_llama: str, tmp_path: Path, attn: Run) -> None:
     ran = attn("diff", "--first", "-m", tiny_llama, "-m", tiny_llama, TEXT)
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out.rstrip().endswith("A and B agree to the last bit.")
+    assert ran.out.rstrip().endswith("A and B agree in every layer, to the last bit.")
     file = tmp_path / "agreement.json"
     path = capture(tmp_path / "b.safetensors", tiny_llama)
     assert attn("diff", "--first", "-m", tiny_llama, "--from", path, "-o", file).code == 0
@@ -107,7 +107,7 @@ def test_another_text_is_another_token(tiny_llama: str, tmp_path: Path, attn: Ru
     ran = attn("diff", "--first", "-m", tiny_llama, "--from", path, TEXT.replace("time", "fruit"))
     assert ran.code == 1
     ids = [attncli.inspect(text, model=tiny_llama).query_tokens[0].id for text in (TEXT, "fruit")]
-    assert f"Cause: token ids {ids[0]} at 0 instead of {ids[1]} at 0" in ran.out.replace("\n", " ")
+    assert f"Token ids: B has {ids[0]} at 0, and A has {ids[1]} at 0." in ran.out.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
