@@ -224,12 +224,12 @@ def _head_sums(call: AttentionCall) -> Float[Tensor, "13+H H"] | None:
 
 
 def _highest(call: AttentionCall, rows: int, scored: Mapping[int, _Scored]) -> Float[Tensor, " H"]:
-    """Return the largest score of each head over all query positions, so many at a time; −inf where there is none."""
+    """Return the largest score of each head over all query positions, `rows` of them at a time; −inf without any."""
     (*_, queries, keys), largest = call.shape, list[Tensor]()
     is_key = torch.zeros(keys, dtype=torch.bool, device=call.device)  # one that a query attends to is no padding
     for start in range(0, queries, rows):
         at = torch.arange(start, min(start + rows, queries), device=call.device)
-        scores, allowed = scored.get(start) or _scores(call, at)
+        scores, allowed = scored[start] if scored else _scores(call, at)  # type: ignore[misc]  # known here
         largest.append(torch.where(allowed.any(-1), scores.amax(-1), -torch.inf))
         is_key = is_key | allowed.any(-2)
     together = torch.cat(largest, -1)

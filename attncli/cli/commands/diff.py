@@ -66,19 +66,19 @@ def diff(
     attn diff --from before.safetensors --from after.safetensors
     attn diff --first -m MODEL --from capture.safetensors
     """
+    is_drift, chosen = len(model or []) > 2 and not from_ and not first, output.chosen()
+    if chosen in DATASETS and not is_drift:
+        raise UsageError(f"attn diff writes {chosen} of three checkpoints or more; of two give -F json")
     if first:
         _show_agreement(environment, request, output, from_ or [], model or [])
         return
     from attncli.analysis.diff import TOP, warnings_of_both
     from attncli.analysis.diff import diff as compare
 
-    chosen = output.chosen()
-    if len(model or []) > 2 and not from_:
+    if is_drift:
         history = _over_checkpoints(environment, request, model or [], query or [])
         show_checkpoints(environment, output, "diff", history, precision, colormap, top)
         return
-    if chosen in DATASETS:
-        raise UsageError(f"attn diff writes {chosen} of three checkpoints or more; of two give -F json")
     top = top or TOP
     traces = _traces(environment, request, from_ or [], model or [])
     difference = compare(*traces, queries=query or (), top=top)
@@ -102,7 +102,7 @@ def diff(
 def _show_agreement(
     environment: Environment,
     request: options.CommonOptions,
-    output: options.DocumentOutput,
+    output: options.OutputOptions,
     files: list[str],
     models: list[str],
 ) -> None:
@@ -119,7 +119,7 @@ def _show_agreement(
     show_agreement(environment, output, compare(*runs, *saved))
 
 
-def show_agreement(environment: Environment, output: options.DocumentOutput, agreement: Agreement) -> None:
+def show_agreement(environment: Environment, output: options.OutputOptions, agreement: Agreement) -> None:
     """Show where two runs part; end with 1 if they do."""
     chosen = output.chosen()
     for note in agreement.notes:
