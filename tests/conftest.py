@@ -28,11 +28,15 @@ import pytest
 from hypothesis import HealthCheck, settings
 from running import Ran
 from small_checkpoints import hub_cache, minilm_folder, save_tiny_llama
+from threadpoolctl import threadpool_limits
 from typer.main import get_command
 from typer.testing import CliRunner
 from warm import warm_commands
 
 from attncli.recording.notes import Notes
+
+# A plugin of pytest imports NumPy before this file, with a thread for each processor: they wait by spinning.
+threadpool_limits(int(os.environ["OMP_NUM_THREADS"]))
 
 # Importing makes many objects and no garbage: what is there when tests begin is not searched for any.
 gc.disable()
@@ -164,3 +168,11 @@ def pytest_collection_finish() -> None:
     """Keep libraries and tests out of every later search for garbage, which takes half a second otherwise."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Keep what a module's tests have imported out too: every proof looks through all objects for generators."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()

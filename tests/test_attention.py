@@ -139,12 +139,12 @@ def long(tokens: int) -> Trace:
 
 
 def test_a_long_sentence_is_written_without_its_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "CELLS", 2**16)
-    trace = long(1024)
+    monkeypatch.setattr(attention, "CELLS", 2**15)
+    trace = long(768)
     view = View(show=frozenset({"scores", "mask", "weights", "output", "metrics"}))
     count, peak = traced(lambda: sum(map(len, written("tsv", [trace], view))))
-    assert count > 2 * 1024**2
-    assert peak < 1024**2 * 4 * 2
+    assert count > 2 * 768**2
+    assert peak < 768**2 * 4 * 2
 
 
 def test_json_of_too_many_cells_names_the_option_that_makes_it_small(monkeypatch: pytest.MonkeyPatch) -> None:

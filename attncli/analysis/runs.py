@@ -10,20 +10,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.steps import Array, Arrays, LayerSteps, difference
+from attncli.analysis.steps import LEVELS, STAGE_OF, Array, Arrays, LayerSteps, difference
 from attncli.engines.engine import NativeSource
 from attncli.engines.numpy.forward import Layer, RaggedBatch, TokenIds
 from attncli.engines.numpy.ops import Rope
 from attncli.errors import InputError, NotExposedError
 from attncli.files import opened_tensors
 from attncli.masks.expressions import Mask, RuleMask
-from attncli.trace.capture import Capture, is_capture, load_capture
-from attncli.trace.store import load
+from attncli.text import plural
+from attncli.trace.capture import Capture, is_capture, read_capture
+from attncli.trace.selection import Indices
+from attncli.trace.store import captured_attention, load
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
     from attncli.engines.numpy import NativeForward
+    from attncli.engines.numpy.model_spec import ModelSpec
     from attncli.engines.source import Source
     from attncli.trace.trace import Trace
 
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     Heads = Float[np.ndarray, "H T D"]
 
 _MOST_TOKENS = 2048  # the scores of all heads of a layer are in memory
+ENCODER_ALONE = "attn compares the encoder alone, and no decoder"  # of a trace that has both
 _KINDS = ("self", "encoder")  # of attention to the tokens of the text
 _TRACED = ("scale", "softcap", "bias", "sinks", "mask")  # what a trace is stated to compute with
 
@@ -58,6 +62,8 @@ class Side:
     embed: Callable[[Int[np.ndarray, " T"] | None], Hidden] | None = None  # positions, or None for its own → first x
     reading: Callable[[tuple[int, ...]], Side] | None = None  # the same run with other token ids
     holding: Callable[[], AbstractContextManager[Any]] = nullcontext  # holds the weights of a layer
+    contents: ModelSpec | Capture | None = None  # of a checkpoint that is computed, or of a file
+    notes: tuple[str, ...] = ()
 
 
 def side_of(source: Source, name: str, text: str, pair: str | None) -> Side:
@@ -72,8 +78,9 @@ def side_of(source: Source, name: str, text: str, pair: str | None) -> Side:
 def saved_side(path: str) -> Side:
     """Return the run in a saved trace or a capture."""
     with opened_tensors(path) as tensors:
-        is_captured = is_capture(tensors)
-    return captured_side(load_capture(path), path) if is_captured else traced_side(load(path), path)
+        if is_capture(tensors):
+            return captured_side(read_capture(tensors, Indices("layer", None)), path)
+    return traced_side(load(path), path)
 
 
 def _check_length(name: str, tokens: int) -> None:
@@ -113,6 +120,7 @@ def computed_side(forward: NativeForward, name: str) -> Side:
         embed=partial(_embedded, forward),
         reading=lambda ids: computed_side(replace(forward, sentence=TokenIds(ids)), name),
         holding=holding,
+        contents=model.spec,
     )  # fmt: skip
 
 
@@ -132,7 +140,8 @@ def _native_steps(forward: NativeForward, index: int, x: Hidden | None) -> Layer
         mask=_cells(RuleMask(layer.mask or how.mask, count, count, heads), heads, count),
         key_heads=np.arange(heads) // (heads // kv_heads),
         x=x,
-        project=lambda x: turned(*layer.project(layer.enter(x))),
+        enter=_remembering(layer.enter),
+        project=_remembering(lambda x: turned(*layer.project(x))),
         biases=lambda: turned(*layer.project(nothing)),  # 0·W + b
         norm_heads=(lambda q, k: turned(*layer.norm_heads(*turned(q, k)))) if spec.projections.query_norm else None,
         rope=None if how.rope is None else Rope(how.rope),
@@ -140,6 +149,18 @@ def _native_steps(forward: NativeForward, index: int, x: Hidden | None) -> Layer
         project_output=lambda heads: layer.project_output(*turned(heads)),
         finish=lambda x, attention: layer.after_attention(x, attention.copy()),
     )
+
+
+def _remembering(function: Callable[[Array], Any]) -> Callable[[Array], Any]:
+    """Return a function that computes nothing again for the array that it was last called with."""
+    last: list[Any] = [None, None]
+
+    def remembered(array: Array) -> Any:
+        if last[0] is not array:
+            last[:] = array, function(array)
+        return last[1]
+
+    return remembered
 
 
 def _embedded(forward: NativeForward, positions: Int[np.ndarray, " T"] | None = None) -> Hidden:
@@ -159,10 +180,10 @@ def _embedded(forward: NativeForward, positions: Int[np.ndarray, " T"] | None = 
 # --- arrays ------------------------------------------------------------------------------------------------
 
 
-def traced_side(trace: Trace, name: str) -> Side:
+def traced_side(trace: Trace, name: str, kinds: Sequence[str] = _KINDS) -> Side:
     """Return the run in a trace: queries and keys as the dot product takes them, and everything behind."""
     _check_length(name, len(trace.key_tokens))
-    of_index = {layer.layer: layer for layer in trace.layers if layer.kind in _KINDS}
+    of_index = {layer.layer: layer for layer in trace.layers if layer.kind in kinds}
 
     def steps(index: int, x: Hidden | None = None) -> LayerSteps | None:
         if (layer := of_index.get(index)) is None:
@@ -178,7 +199,7 @@ def traced_side(trace: Trace, name: str) -> Side:
             scale=layer.scale,
             mask=_cells(layer.mask, heads, queries),
             key_heads=np.arange(heads) // (heads // layer.num_groups),
-            recorded={"q_normed": layer.q, "k_normed": layer.k, "v": layer.v},
+            recorded={"q": layer.q, "k": layer.k, "v": layer.v},
             softcap=layer.softcap,
             bias=layer.bias,
             sinks=layer.sinks,
@@ -192,33 +213,41 @@ def traced_side(trace: Trace, name: str) -> Side:
             stated = {field: getattr(made, field) for field in _TRACED}
             yield RunLayer(index, {array: arrays[array] for array in arrays if "_" not in array}, stated)
 
-    return Side(name, trace.source.dtype, layers, steps, tuple(trace.key_tokens.ids))
+    weights, ids = trace.source.details.get("weights"), trace.key_tokens.ids
+    dtype = weights if weights in LEVELS else trace.source.dtype
+    is_text = trace.source.kind == "pretrained" and None not in ids  # the ids of a watched program are positions
+    notes = (ENCODER_ALONE,) * any(layer.kind == "encoder" for layer in of_index.values())
+    return Side(name, dtype, layers, steps, tuple(ids) if is_text else None, notes=notes)
 
 
 def captured_side(capture: Capture, name: str) -> Side:
     """Return the run in a capture: the arrays that an engine wrote."""
-    end, stored = "" if capture.rotated == "after" else "_normed", capture.layers
-    _check_length(name, len(capture.tokens))
-
-    def layers() -> Iterator[RunLayer]:
-        for index in sorted(stored):
-            layer, after = stored[index], stored.get(index + 1)
-            arrays: dict[str, Any] = {"input": layer.input, f"q{end}": layer.q, f"k{end}": layer.k, "v": layer.v}
-            arrays |= {"attention": layer.output, "next": after and after.input}
-            stated = {"scale": layer.scale, "mask": _planes(layer.mask), "positions": capture.positions}
-            yield RunLayer(index, _present(arrays), _present(stated))
+    end, stored, count = "" if capture.rotated == "after" else "_normed", capture.layers, len(capture.tokens)
+    _check_length("it", count)
+    runs: dict[int, RunLayer] = {}
+    for index in sorted(stored):
+        layer, after = stored[index], stored.get(index + 1)
+        if layer.q is not None and layer.k is not None:
+            captured_attention(index, layer, Indices("head", None))  # checks sizes
+        for array, rows in (("q", layer.q), ("mask", layer.mask), ("output", layer.output)):
+            if rows is not None and rows.shape[-2] != count:
+                has = plural(rows.shape[-2], "row")
+                raise InputError(f"layers.{index}.{array} has {has}; write those of all {count} tokens for --first")
+        arrays = {"input": layer.input, f"q{end}": layer.q, f"k{end}": layer.k, "v": layer.v}
+        arrays |= {"attention": layer.output, "next": None if after is None else after.input}
+        stated = {"scale": layer.scale, "mask": _planes(layer.mask), "positions": capture.positions}
+        runs[index] = RunLayer(index, _present(arrays), _present(stated))
 
     def steps(index: int, x: Hidden | None) -> LayerSteps | None:
-        layer = stored.get(index)
-        if layer is None or layer.q is None or layer.k is None or layer.v is None:
+        if (layer := stored.get(index)) is None:
             return None
-        (heads, queries, _), keys = layer.q.shape, layer.k.shape[1]
-        recorded = {"q_normed": layer.q, "k_normed": layer.k, "v": layer.v}
-        groups, positions = np.arange(heads) // (heads // len(layer.k)), np.arange(keys)[keys - queries :]
-        return LayerSteps(positions, layer.scale, _planes(layer.mask), groups, recorded=recorded)
+        heads, kv_heads = (1 if array is None else len(array) for array in (layer.q, layer.k))
+        groups, arrays = np.arange(heads) // max(heads // kv_heads, 1), runs[index].arrays
+        return LayerSteps(np.arange(count), layer.scale, _planes(layer.mask), groups, recorded=arrays)
 
     ids = None if capture.token_ids is None else tuple(capture.token_ids.tolist())
-    return Side(name, capture.dtype, layers, steps, ids)
+    notes = (f"{name} does not number its layers; attn reads layers 0 to {len(stored) - 1}",) * bool(capture.unnamed)
+    return Side(name, capture.dtype, lambda: iter(runs.values()), steps, ids, contents=capture, notes=notes)
 
 
 def _present(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,14 +301,16 @@ def group_keys(groups: Array, *layers: RunLayer | None) -> None:
                     arrays[name] = keys[first]
 
 
-def check_sizes(steps: LayerSteps, layer: RunLayer) -> None:
+def check_sizes(steps: LayerSteps, layer: RunLayer, reference: Side, other: Side) -> None:
     """Raise InputError for arrays of other shapes than those of the reference."""
-    made = steps.run({})
-    for name in made.keys() & layer.arrays:
+    made = steps.run({}, "k")
+    made |= {} if steps.x is None else {"attention": steps.x, "next": steps.x}
+    for name in [name for name in STAGE_OF if name in made.keys() & layer.arrays]:
         ours, theirs = made[name].shape, layer.arrays[name].shape
         if ours != theirs:
-            shapes = f"layer {layer.index} has {name} of shape {[*theirs]} in one run and {[*ours]} in the other"
-            raise InputError(f"{shapes}; give two runs of one checkpoint and one text")
+            what = {"next": "output", "attention": "output of the attention"}.get(name, name)
+            both = f"shape {[*theirs]} in {other.name} and {[*ours]} in {reference.name}"
+            raise InputError(f"{what} of layer {layer.index} has {both}; give two runs of one checkpoint and one text")
 
 
 def ids_apart(first: Sequence[int], second: Sequence[int]) -> tuple[str, str]:

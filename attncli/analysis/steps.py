@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,24 +26,35 @@ STAGES = (
 )  # fmt: skip
 # The stage that makes each array, in the order of computation.
 STAGE_OF = {
-    "input": "input", "q_projected": "projections", "k_projected": "projections", "v": "projections",
-    "q_normed": "norm", "k_normed": "norm", "q": "rotation", "k": "rotation", "scores": "scores",
+    "input": "input", "entered": "input", "q_projected": "projections", "k_projected": "projections",
+    "v": "projections", "q_normed": "norm", "k_normed": "norm", "q": "rotation", "k": "rotation", "scores": "scores",
     "weights": "weights", "heads": "weights", "attention": "output", "next": "output",
 }  # fmt: skip
 
 
 _PRECISION = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}  # bits of a number, the first one included
+# Steps from the least to the largest number. In 8 bits both a tensor and the weights have 255; weights of 4 bits have
+# 15 in each block, of about half the range of a row.
+LEVELS = {"int8": 127, "int4": 30}
+_OF_WEIGHTS = frozenset(STAGE_OF) - {"scores", "weights", "heads"}  # what quantized weights round
 
 
 class Rounding:
     """Errors of rounding, drawn at random: as large as those of a type of number."""
 
     def __init__(self, dtype: str) -> None:
-        self.dtype, self.unit = dtype, 2.0 ** -_PRECISION.get(dtype, 8)
+        self.dtype, self.unit = dtype, 1 / LEVELS[dtype] if dtype in LEVELS else 2.0 ** -_PRECISION.get(dtype, 8)
         self._draws = np.random.default_rng(0)
+        # Quantized weights round what they make; the products of queries and keys are those of float32.
+        self.of_products = Rounding("float32") if dtype in LEVELS else self
 
     def __call__(self, array: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "... N"]:
-        """Return an array with an error of each number, relative to its row."""
+        """Return an array with an error of each number, relative to its row, or to the range of what was quantized."""
+        if self.dtype in LEVELS:
+            axis = None if self.dtype == "int8" else -1
+            low, high = (edge(axis=axis, initial=0, keepdims=True) for edge in (array.min, array.max))
+            step = (high - low) * self.unit
+            return (array + step * self._draws.uniform(-0.5, 0.5, array.shape)).astype(np.float32)
         size = np.sqrt(np.square(array, dtype=np.float64).mean(axis=-1, keepdims=True))
         return (array + self.unit / 2 * size * self._draws.standard_normal(array.shape)).astype(np.float32)
 
@@ -57,10 +68,11 @@ class LayerSteps:
     mask: Bool[np.ndarray, "#H T K"] | None  # True where a query may attend to a key
     key_heads: Int[np.ndarray, " H"]  # the key/value head of each head
     x: Hidden | None = None  # hidden states that enter the layer
-    project: Callable[[Hidden], tuple[Heads, Heads, Heads]] | None = None  # `x` → q, k, v before any norm of heads
+    enter: Callable[[Hidden], Hidden] = lambda x: x  # norm of `x`
+    project: Callable[[Hidden], tuple[Heads, Heads, Heads]] | None = None  # that → q, k, v before any norm of heads
     biases: Callable[[], tuple[Heads, Heads, Heads]] | None = None  # those of the projections, `[H, 1, D]`
     norm_heads: Callable[[Heads, Heads], tuple[Heads, Heads]] | None = None  # norm of each head's q and k
-    recorded: Arrays | None = None  # q, k and v before the rotation that stand in for `project`
+    recorded: Arrays = field(default_factory=dict)  # arrays of a trace or a capture, in place of `project`
     rope: Rope | None = None  # the rotation
     softcap: float | None = None  # c in c·tanh(scores/c)
     bias: Float[np.ndarray, "#H T K"] | None = None  # added to the scaled products
@@ -68,47 +80,60 @@ class LayerSteps:
     project_output: Callable[[Heads], Hidden] | None = None  # outputs of heads → output of the attention
     finish: Callable[[Hidden, Hidden], Hidden] | None = None  # `x`, that output → hidden states after the layer
 
-    def run(self, theirs: Arrays, until: str = "next", rounding: Rounding | None = None) -> dict[str, Array]:
+    def run(
+        self, theirs: Arrays, until: str = "", rounding: Rounding | None = None, rows: slice = slice(None)
+    ) -> dict[str, Array]:
         """Return the array of each stage, computed from the arrays of another run where it has them.
 
         A difference of a stage so is its own, and not that of a stage before it. With a `rounding`, every array is
-        rounded: a twin that shows how large the differences of rounding are.
+        rounded: a twin that shows how large the differences of rounding are. Of `attention` and `next`, which cost
+        most, some `rows` can be computed alone. It ends with the array `until`.
         """
         made: dict[str, Array] = {}
 
         def stage(**arrays: Array) -> list[Array]:
-            made.update({name: array if rounding is None else rounding(array) for name, array in arrays.items()})
-            following = [theirs.get(name, made[name]) for name in arrays]
-            return following if rounding is None else [*map(rounding, following)]
+            if rounding is None:
+                made.update(arrays)
+                return [theirs.get(name, made[name]) for name in arrays]
+            for name, array in arrays.items():
+                made[name] = (rounding if name in _OF_WEIGHTS else rounding.of_products)(array)
+            return [rounding.of_products(theirs.get(name, made[name])) for name in arrays]
 
         with np.errstate(all="ignore"):
             if self.x is not None and self.project is not None:
                 (x,) = stage(input=self.x)
-                q, k, v = stage(**dict(zip(("q_projected", "k_projected", "v"), self.project(x), strict=True)))
+                (entered,) = stage(entered=self.enter(x))
+                q, k, v = stage(**dict(zip(("q_projected", "k_projected", "v"), self.project(entered), strict=True)))
+                if until in made:
+                    return made
                 q, k = (q, k) if self.norm_heads is None else self.norm_heads(q, k)
                 q, k = stage(q_normed=q, k_normed=k)
             else:
-                q, k, v = stage(**(self.recorded or {}))
+                arrays: Any = dict(zip(self.recorded, stage(**self.recorded), strict=True))
+                q, k, v = (arrays.get(f"{part}_normed", arrays.get(part)) for part in "qkv")
+                if q is None or k is None:
+                    return made
             if self.rope is not None:
                 # Angles are products in float32, whatever the type of the numbers that they rotate.
                 positions = self.positions if rounding is None else self.positions * (1 + 2.0**-24)
                 q, k = self.rope.rotate(q, positions), self.rope.rotate(k, positions)
-            q, k = stage(q=q, k=k)
-            if until in ("q", "k") or self.scale is None:
+            q, k = (q, k) if "q" in made else stage(q=q, k=k)
+            if until in made or self.scale is None:
                 return made
             products = kernel.dot_products(q, k[self.key_heads])
             (scores,) = stage(scores=kernel.attention_scores(products, self.scale, self.bias, self.softcap))
             if rounding is not None:  # a run has weights of its own scores; those here may be made of its q and k
-                rounded = kernel.dot_products(rounding(q), rounding(k)[self.key_heads])
+                q, k = rounding.of_products(q), rounding.of_products(k)
+                rounded = kernel.dot_products(q, k[self.key_heads])
                 scores = scores + (rounded - products) * self.scale
-            if self.mask is None:
+            if until in made or self.mask is None or v is None:
                 return made
             masked = kernel.masked_scores(scores, self.mask, float(np.finfo(np.float32).min))
             (weights,) = stage(weights=kernel.attention_weights(masked, self.sinks))
             (heads,) = stage(heads=kernel.attention_output(weights, v[self.key_heads]))
-            if self.project_output is not None and self.finish is not None and until not in ("weights", "heads"):
-                (attention,) = stage(attention=self.project_output(heads))
-                stage(next=self.finish(x, attention))
+            if self.project_output is not None and self.finish is not None and until not in made:
+                (attention,) = stage(attention=self.project_output(heads[:, rows]))
+                stage(next=self.finish(x[rows], attention))
         return made
 
 

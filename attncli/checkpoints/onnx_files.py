@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from attncli.checkpoints.checkpoint_folder import CONFIG, CheckpointFolder
@@ -10,6 +11,7 @@ from attncli.errors import LoadError
 from attncli.text import visible
 
 ONNX = ".onnx"
+CACHED = "use_cache_branch"  # the input by which a merged decoder chooses between its two graphs
 _ENCODER = "encoder_model"
 _DECODERS = ("decoder_model", "decoder_model_merged")
 _WHOLE = ("model", *_DECODERS)  # the last two are of a decoder without an encoder
@@ -37,6 +39,14 @@ def graphs_of(path: Path) -> tuple[Path, ...]:
         if files:
             return tuple(files.values())
     return ()
+
+
+def cached_graph(path: Path, inputs: Collection[str]) -> Path | None:
+    """Return the file whose graph reads a decoder's cache, if that is another graph; None without."""
+    if CACHED in inputs:
+        return path
+    other = path.with_name(path.name.replace("decoder_model", "decoder_with_past_model"))
+    return other if other != path and other.is_file() else None
 
 
 def folder_of(graph: Path) -> CheckpointFolder:

@@ -123,7 +123,12 @@ TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]]
         (_OF_LOADING, lambda run: run.from_ and not run.model, "--from without the --model of a capture; drop it"),
         (_OF_TOY, lambda run: run.has_toy and run.model, "--model; it belongs to the toy layer"),
         (_OF_CHECKPOINTS, lambda run: run.is_toy, "the toy layer; give --model, or leave it out"),
-        (_OF_DIFFERENCES, lambda run: run.first, "--first, which compares all heads of all layers; drop one of them"),
+        ("mask", lambda run: run.first, "--first, which compares the masks of the runs; drop one of them"),
+        (
+            _OF_DIFFERENCES,
+            lambda run: run.first,
+            "--first, which compares whole runs of one text; drop one of them",
+        ),
         ("grid prefix", lambda run: not run.from_, "a model, whose processor sets it; give --from"),
         ("prefix", lambda run: not run.grid, "a run without --grid; give --grid, such as 14x14"),
         ("tower", lambda run: not run.image, "a run without --image; drop it, or give --image"),

@@ -213,7 +213,9 @@ class InputEncoder(NamedTuple):
         return (f"{role} has {count} tokens and is cut to the {self.limit} that {reads}",)
 
     def _check_ids(self, tokens: Tokens) -> Tokens:
-        if self.rows is not None and max(tokens.ids) >= self.rows:
+        if self.rows is not None and (largest := max(tokens.ids)) >= self.rows:
+            if isinstance(self.tokenizer, IdTokenizer):
+                raise InputError(f"the token id {largest} is none of {visible(self.name)}, which has {self.rows} ids")
             what = f"has ids beyond the {self.rows} rows of the model's vocabulary"
             raise LoadError(f"the tokenizer of {visible(self.name)} {what}; check that they belong together")
         return tokens

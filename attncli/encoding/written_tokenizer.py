@@ -12,6 +12,17 @@ from attncli.encoding.fast_tokenizer import NAMES, NativeTokenizer, load_tokeniz
 from attncli.errors import LoadError, UsageError
 from attncli.text import visible
 
+# Model types whose positions begin behind the id of padding.
+_COUNTED_FROM_PADDING = (
+    "camembert",
+    "data2vec-text",
+    "longformer",
+    "mpnet",
+    "roberta",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+)
+
 
 def open_encoder(snapshot: Snapshot, special: bool, options: LoadOptions, reads_pictures: bool) -> InputEncoder:
     """Return the encoder of texts or pictures for an exported model; LoadError without a tokenizer.json."""
@@ -30,8 +41,10 @@ def open_encoder(snapshot: Snapshot, special: bool, options: LoadOptions, reads_
 
 def position_limit(snapshot: Snapshot) -> int | None:
     """Return how many tokens an exported model reads at most, by its configuration; None where that has no limit."""
-    limits = (snapshot.config.get(name) for name in ("max_position_embeddings", "n_positions"))
-    return next((limit for limit in limits if type(limit) is int and limit > 0), None)
+    config = snapshot.config
+    limits = (config.get(name) for name in ("max_position_embeddings", "n_positions"))
+    before = config.get("pad_token_id", 1) + 1 if config.get("model_type") in _COUNTED_FROM_PADDING else 0
+    return next((limit - before for limit in limits if type(limit) is int and limit > before), None)
 
 
 def load_alone(snapshot: Snapshot, options: LoadOptions) -> NativeTokenizer | IdTokenizer:

@@ -12,6 +12,7 @@ from attncli.checkpoints.options import EngineOptions, checked_options
 from attncli.checkpoints.snapshot import resolve
 from attncli.engines.numpy import NativeCheckpoint, UnsupportedError
 from attncli.engines.numpy.forward import Layer, Model, computing
+from attncli.engines.numpy.model_spec import ModelSpec
 from attncli.engines.numpy.ops import rotated
 from attncli.errors import InputError, NotExposedError
 from attncli.text import plural, visible
@@ -58,12 +59,8 @@ def complete(capture: Capture, model: Model) -> Capture:
     Raises:
         InputError: it is of another model.
     """
+    check_model(capture, model.spec)
     count = len(model.spec.layers)
-    if capture.unnamed and capture.unnamed not in (count, count + 1):
-        has = f"it has the hidden states of {plural(capture.unnamed, 'layer')}, and the model has {count}"
-        raise InputError(f"{has}; extract those of layers 0 to {count - 1}")
-    if beyond := [index for index in capture.layers if index > count]:
-        raise InputError(f"it holds layer {beyond[0]}, and the model has layers 0 to {count - 1}")
     with computing(len(capture.tokens)):
         layers = {
             index: _completed(Layer(model, index, None), arrays, capture)
@@ -75,20 +72,60 @@ def complete(capture: Capture, model: Model) -> Capture:
     return replace(capture, layers=layers, rotated="after")
 
 
+def check_model(capture: Capture, spec: ModelSpec) -> None:
+    """Raise InputError for a capture of another model."""
+    count, heads = len(spec.layers), spec.heads
+    if capture.unnamed and capture.unnamed not in (count, count + 1):
+        has = f"it has the hidden states of {plural(capture.unnamed, 'layer')}, and the model has {count}"
+        raise InputError(f"{has}; extract those of layers 0 to {count - 1}")
+    if beyond := [index for index in capture.layers if index > count]:
+        raise InputError(f"it holds layer {beyond[0]}, and the model has layers 0 to {count - 1}")
+    if capture.token_ids is not None and (largest := capture.token_ids.max()) >= spec.embedding.tokens.rows:
+        raise InputError(f"it has the token id {largest}, and the model has ids 0 to {spec.embedding.tokens.rows - 1}")
+    for index, arrays in capture.layers.items():
+        x, q, mask = arrays.input, arrays.q, arrays.mask
+        if x is not None and x.shape[1] != spec.width:
+            raise InputError(f"layers.{index}.input has width {x.shape[1]}; the model has {spec.width}")
+        if q is not None and (len(q), q.shape[2]) != (heads.count, heads.width):
+            expected = f"{heads.count} heads of width {heads.width}"
+            raise InputError(f"layers.{index}.q has {len(q)} heads of width {q.shape[2]}; the model has {expected}")
+        if mask is not None and mask.ndim == 3 and len(mask) not in (1, heads.count):
+            raise InputError(f"layers.{index}.mask has {len(mask)} heads; the model has {heads.count}")
+
+
+def check_comparable(name: str, capture: ModelSpec | Capture | None, other: ModelSpec | Capture | None) -> None:
+    """Raise an error for a capture that attn cannot compare with a model, another capture, or a trace, which is None.
+
+    Raises:
+        InputError: it is of another model, or has queries and keys of another stage.
+        NotExposedError: it needs a model of the native engine.
+    """
+    if not isinstance(capture, Capture):
+        return
+    if isinstance(other, ModelSpec):
+        try:
+            check_model(capture, other)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
+    elif other is None and capture.queries is None:
+        raise NotExposedError(f"{name} holds hidden states, and the other run none; write q, k and v too")
+    elif other is not None and capture.unnamed and not 0 <= capture.unnamed - len(other.layers) <= 1:
+        has = f"{name} has the hidden states of {plural(capture.unnamed, 'layer')}"
+        raise InputError(f"{has}, and the other file of {len(other.layers)}; give files of all layers")
+    elif capture.queries == "before" and (other is None or other.queries == "after"):
+        both = f"{name} has q and k before their rotation, and the other run after it"
+        raise InputError(f"{both}; write both alike, or compare with a model of the native engine")
+
+
 def _completed(layer: Layer, arrays: LayerCapture, capture: Capture) -> LayerCapture:
     spec, index = layer.model.spec, layer.index
     q, k, v, is_rotated = arrays.q, arrays.k, arrays.v, capture.rotated == "after"
     if q is None and k is None and arrays.input is not None:
-        if arrays.input.shape[1] != spec.width:
-            raise InputError(f"layers.{index}.input has width {arrays.input.shape[1]}; the model has {spec.width}")
         query, key, value = layer.project(layer.enter(np.ascontiguousarray(arrays.input, np.float32)))
         q, k, v = (np.ascontiguousarray(heads.swapaxes(0, 1)) for heads in (*layer.norm_heads(query, key), value))
         is_rotated = False
     if q is None or k is None:
         raise InputError(f"layer {index} holds neither q and k nor the input that they are made of")
-    if (len(q), q.shape[2]) != (spec.heads.count, spec.heads.width):
-        expected = f"{spec.heads.count} heads of width {spec.heads.width}"
-        raise InputError(f"layers.{index}.q has {len(q)} heads of width {q.shape[2]}; the model has {expected}")
     rope = spec.layers[index].rope
     if rope is not None and not is_rotated:
         positions = np.arange(k.shape[1]) if capture.positions is None else capture.positions

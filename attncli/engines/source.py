@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.encoding.encode import check_texts
 from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError, Metadata, NotExposedError, UsageError
@@ -56,6 +56,7 @@ class OpenModel(Source):
     name: str
     attention_layers: Sequence[int]  # layers with softmax attention, in order
     is_encoder_decoder: bool = False  # whether a decoder reads a text of its own, the target
+    is_graph: bool = False  # whether it was exported, so that its masks and its cache are part of what is checked
 
     @abstractmethod
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
@@ -66,8 +67,16 @@ class OpenModel(Source):
         """Return the same model under another mask, or its own for None; UsageError if it cannot be read."""
 
     def padded_layers(self, text: str, left: int, right: int) -> Sequence[LayerTrace] | None:
-        """Return the layers of a text with tokens of padding; None without a mask, none where no engine pads."""
-        return ()
+        """Return the layers of a text with tokens of padding; None where it reads no mask."""
+        return None
+
+    def in_steps(self, text: str) -> Iterator[Sequence[LayerTrace]] | None:
+        """Yield the layers of consecutive parts of a text, each run with the cache of those before; None without."""
+        return None
+
+    def own_output(self, text: str) -> Any:
+        """Return the first output of a graph for a text, such as logits, `[1, T, N]`; None without."""
+        return None
 
     def check_target(self, target: str | None) -> None:
         """Raise UsageError for a target that the model has no decoder for."""

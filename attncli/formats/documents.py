@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from attncli.analysis.cell import AttentionCell, AttentionRow
@@ -17,6 +18,7 @@ from attncli.trace.trace import SCHEMA, Trace
 if TYPE_CHECKING:
     from attncli.analysis.ablation import Ablation
     from attncli.analysis.agreement.compare import Agreement
+    from attncli.analysis.agreement.question import Cell
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.calls.groups import ModuleCalls
     from attncli.analysis.check.report import Invariance, Report
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 _DEFAULT = ("scores", "mask", "weights", "metrics")
 _OF_TOP_KEYS = ("metrics",)  # where the heaviest keys stand in for the matrices
+_ARRAY_NAMES = {"next": "layer_output"}
 _MOST_CELLS = 10**8  # of a trace's document
 
 
@@ -456,15 +459,15 @@ def write_agreement(agreement: Agreement) -> str:
     from attncli.render.agreement import sentences
 
     layers = [
-        {"layer": layer, "arrays": {name: cell._asdict() for name, cell in row.items()}}
+        {"layer": layer, "arrays": {_ARRAY_NAMES.get(name, name): _cell_of(cell) for name, cell in row.items()}}
         for layer, row in agreement.rows.items()
     ]
     partings = [
         {
             "stage": parting.stage,
             "layers": parting.layers,
-            "difference": parting.cell.difference,
-            "rounding": parting.cell.rounding,
+            "difference": _cell_of(parting.cell)["difference"],
+            "rounding": _cell_of(parting.cell)["rounding"],
             "is_rounding": parting.is_rounding,
             "cause": parting.cause and parting.cause._asdict(),
         }
@@ -474,6 +477,11 @@ def write_agreement(agreement: Agreement) -> str:
     head = {"schema": "attncli.agreement/1", **names, "dtype": agreement.dtype, "agrees": agreement.agrees}
     body = {"partings": partings, "layers": layers, "sentences": sentences(agreement), "notes": agreement.notes}
     return dumps(head | body) + "\n"
+
+
+def _cell_of(cell: Cell) -> dict[str, Any]:
+    """Return the numbers of a cell; None for those that are not finite."""
+    return {name: number if isfinite(number or 0) else None for name, number in cell._asdict().items()}
 
 
 def _compared_trace(trace: Trace) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attncli.analysis.steps import STAGE_OF, STAGES
-from attncli.render.block import Column, table
+from attncli.render.block import Column, table, width_of
 from attncli.render.findings import SEVERITY_STYLES
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import layers_named
@@ -24,50 +25,87 @@ _AGREES = Style(color="green", bold=True)
 
 
 def agreement_parts(agreement: Agreement, palette: Palette, width: int | None) -> Iterator[RenderableType]:
-    """Yield the names, the table of layers × stages, and the sentences; stages that part are red."""
+    """Yield the names, the stages that both runs have, the differences that are not 0, and the sentences.
+
+    Stages that part are red. A narrow terminal has these alone, so that the table stays one.
+    """
     first, second = map(palette.label, agreement.names)
     yield Text.assemble(("A ", BOLD), first, ("   B ", BOLD), second)
-    parted = {(layer, parting.stage): parting for parting in reversed(agreement.partings) for layer in parting.layers}
+    shown_here = [parting for parting in reversed(agreement.partings) if parting.kind is None]
+    parted = {(layer, parting.stage): parting for parting in shown_here for layer in parting.layers}
     rows = {layer: _by_stage(row) for layer, row in agreement.rows.items()}
-    shown = {stage for row in rows.values() for stage in row} | {stage for _, stage in parted}
-    columns = [Column("layer", [str(layer) for layer in rows])]
-    for stage in (stage for stage in STAGES if stage in shown):
-        cells = [_cell(row.get(stage), parted.get((layer, stage))) for layer, row in rows.items()]
-        columns.append(Column(stage, [text for text, _ in cells], [style for _, style in cells]))
-    yield table(columns, width)
+    yield Text.assemble(("compared: ", DIM), _compared(rows))
+    columns, of_partings = [Column("layer", [str(layer) for layer in rows])], {stage for _, stage in parted}
+    for stage in STAGES:
+        cells = [_cell(row, stage, parted.get((layer, stage))) for layer, row in rows.items()]
+        if any(text not in ("", "0") for text, _ in cells):
+            columns.append(Column(stage, [text for text, _ in cells], [style for _, style in cells]))
+    if width is not None and width_of(columns) - 2 > width:
+        columns = [column for column in columns if column.title in {"layer", *of_partings}]
+    if len(columns) > 1:
+        yield table(columns, width, palette)
     for sentence in sentences(agreement):
         yield Text(palette.label(sentence), _AGREES if agreement.agrees else "")
 
 
 def sentences(agreement: Agreement) -> list[str]:
     """Return the result in words, a sentence or two for each stage at which the runs part."""
-    parted = [_sentence(parting) for parting in agreement.partings]
-    if parted and agreement.partings[0].cause is not None:
-        parted[1:] = [f"With that undone: {sentence[0].lower()}{sentence[1:]}" for sentence in parted[1:]]
+    parted, is_undone = list[str](), False
+    for parting in agreement.partings:
+        sentence = _sentence(parting)
+        if is_undone and parting.stage in STAGES:  # padding and a cache are of the other run as it is
+            sentence = f"With that undone: {sentence[0].lower()}{sentence[1:]}"
+        parted.append(sentence)
+        is_undone |= parting.cause is not None and parting.cause.undone is not None
     if not agreement.agrees:
         return parted
     agreeing = [cell for row in agreement.rows.values() for cell in row.values() if cell.agrees]
-    largest = max((cell.difference for cell in agreeing), default=0.0)
+    largest = max((cell.difference for cell in (*agreeing, *(one.cell for one in agreement.partings))), default=0.0)
     if not largest and not parted:
-        return ["A and B agree to the last bit."]
+        return ["A and B agree in every layer, to the last bit."]
     ratio = max((cell.difference / cell.rounding for cell in agreeing if cell.rounding), default=0.0)
     times = f", {ratio:.1f}× what rounding gives" if ratio else ""
-    return [*parted, f"A and B agree: only rounding of {agreement.dtype}, at most {_digits(largest)}{times}."]
+    return [
+        *parted,
+        f"A and B agree in every layer: only rounding of {agreement.dtype}, at most {_digits(largest)}{times}.",
+    ]
 
 
 def _sentence(parting: Parting) -> str:
-    where, cell = layers_named(parting.layers).capitalize() + f", {parting.stage}", parting.cell
-    apart = f"A and B differ by {_digits(cell.difference)}; rounding gives {_digits(cell.rounding or 0.0)}"
-    if (cause := parting.cause) is None:
+    where, cell = layers_named(parting.layers, parting.kind).capitalize() + f", {parting.stage}", parting.cell
+    cause, apart = (
+        parting.cause,
+        f"A and B differ by {_digits(cell.difference)}; rounding gives {_digits(cell.rounding or 0.0)}",
+    )
+    if parting.stage == "last output":
+        return f"{where}: the attention agrees, and what follows it differs by {_digits(cell.difference)}."
+    if parting.stage == "tokens" and cause is not None:
+        return f"Token ids: B has {cause.b}, and A has {cause.a}. attn compares the rest on the same tokens."
+    if cause is None and math.isinf(cell.difference):
+        return f"{where}: A or B has numbers that are not finite."
+    if cause is None:
         return f"{where}: {apart}. No candidate explains this difference."
+    if parting.stage == "padding" and cell.difference != cell.difference:
+        return f"{where}: {cause.b.replace('missing', 'padding')} makes the weights of B NaN."
     if parting.stage == "padding":
         weight = f"B gives it a weight of up to {_digits(cell.difference)} instead of 0"
         return f"{where}: {weight}. Cause: {cause.name} {cause.b}."
+    if parting.stage == "cache":
+        apart = f"run in steps, B differs from B as a whole by {_digits(cell.difference)}"
+        return f"{where}: {apart}. The {cause.name} of the first of these layers {cause.b}."
     if cause.undone is None:
         return f"{where}: {apart}. No candidate is proved. The other projections agree, so look at the {cause.name}."
     name, proof = "The weights are rounded" if parting.is_rounding else "Cause", f"undone: {_digits(cause.undone)}"
     values = f"{cause.b} instead of {cause.a}" if cause.a and cause.b else cause.a or cause.b
     return f"{where}: {apart}. {name}: {cause.name} {values} ({proof})."
+
+
+def _compared(rows: Mapping[int, Mapping[str, Cell]]) -> str:
+    """Return the stages that were compared, such as `layers 0-2: input, output · layer 3: input`."""
+    layers: dict[str, list[int]] = {}
+    for layer, row in rows.items():
+        layers.setdefault(", ".join(stage for stage in STAGES if stage in row), []).append(layer)
+    return " · ".join(f"{layers_named(among)}: {stages}" for stages, among in layers.items())
 
 
 def _by_stage(row: Mapping[str, Cell]) -> dict[str, Cell]:
@@ -80,9 +118,13 @@ def _by_stage(row: Mapping[str, Cell]) -> dict[str, Cell]:
     return stages
 
 
-def _cell(cell: Cell | None, parting: Parting | None) -> tuple[str, Style | None]:
+def _cell(row: Mapping[str, Cell], stage: str, parting: Parting | None) -> tuple[str, Style | None]:
+    """Return the difference at a stage; of one that parts, such as a mask, the first one that it makes."""
+    cell = row.get(stage)
     if parting is not None and not parting.is_rounding:
-        return _digits((cell or parting.cell).difference), SEVERITY_STYLES["error"]
+        if cell is None or cell.agrees:
+            cell = next((one for one in row.values() if not one.agrees), parting.cell)
+        return _digits(cell.difference), SEVERITY_STYLES["error"]
     return ("", None) if cell is None else (_digits(cell.difference), DIM if cell.agrees else None)
 
 

@@ -89,7 +89,8 @@ def report_parts(report: Report, palette: Palette, width: int | None) -> Iterato
     tokens = f"{least} to {most} tokens" if least < most else f"{most} tokens"
     what = [report.architecture, *(["text tower"] if report.tower else []), report.dtype]
     yield Text(palette.label(" · ".join([report.model, *what, f"{plural(count, 'sentence')}, {tokens}"])))
-    yield Text("implied masks: " + "; ".join(_implied(*mask) for mask in report.masks))
+    whose = "masks of the graph" if report.is_graph else "implied masks"
+    yield Text(f"{whose}: " + "; ".join(_implied(*mask) for mask in report.masks))
     findings = _by_layers(report.findings)
     if findings:
         yield finding_lines(findings, palette, width)

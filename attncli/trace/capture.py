@@ -84,6 +84,17 @@ class Capture:
     dtype: str = "float32"
     unnamed: int = 0
 
+    def __post_init__(self) -> None:
+        """Raise InputError for numbers that are no token ids."""
+        for id_ in [] if self.token_ids is None else self.token_ids.tolist():
+            if not 0 <= id_ < 2**31:
+                raise InputError(f"it has the token id {id_}; expected ids from 0 to 2,147,483,647")
+
+    @property
+    def queries(self) -> Rotated | None:
+        """Whether queries are those before or after the rotation; None without queries."""
+        return self.rotated if any(layer.q is not None for layer in self.layers.values()) else None
+
     @property
     def tokens(self) -> Tokens:
         """The tokens by their ids, or by their positions where the capture has no ids."""
@@ -159,9 +170,8 @@ def _joined(tensors: Tensors, array: str, steps: Mapping[int, str]) -> Any:
     order = sorted(steps)
     first = steps[order[0]]
     if order not in ([_NONE], [*range(len(order))]) or (len(order) > 1 and array in ("mask", "scale")):
-        raise InputError(
-            f"{first} is of steps {', '.join(map(str, order))}; expected 0, 1, 2, …, and one mask and scale"
-        )
+        names = " and ".join([steps[step] for step in order][:2])
+        raise InputError(f"it has {names}; expected steps 0, 1, 2, …, and one mask and scale")
     parts = [tensors.read(steps[step]) for step in order]
     for part in parts:
         if part.dtype.kind not in kinds or part.ndim not in ranks or not part.size or part.ndim != parts[0].ndim:

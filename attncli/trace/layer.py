@@ -116,6 +116,16 @@ def max_abs_diff(ours: Float[np.ndarray, "*N"], theirs: Float[np.ndarray, "*N"])
     return float(np.where(np.isnan(ours) & np.isnan(theirs), 0, np.abs(ours - theirs)).max())
 
 
+def without_copies(
+    k: Float[np.ndarray, "H K D"], v: Float[np.ndarray, "H K Dv"]
+) -> tuple[Float[np.ndarray, "Hkv K D"], Float[np.ndarray, "Hkv K Dv"]]:
+    """Return keys and values once for consecutive heads that share them."""
+    for size in range(len(v), 1, -1):
+        if len(v) % size == 0 and all((array[::size].repeat(size, axis=0) == array).all() for array in (k, v)):
+            return k[::size], v[::size]
+    return k, v
+
+
 class Derived(NamedTuple):
     """Numbers in the place of a layer's weights, made for the heads and query rows that are asked for."""
 

@@ -54,14 +54,20 @@ def test_the_cause_is_named_and_the_exit_code_is_1(tiny_llama: str, ported: str,
 def test_the_same_model_agrees(tiny_llama: str, tmp_path: Path, attn: Run) -> None:
     ran = attn("diff", "--first", "-m", tiny_llama, "-m", tiny_llama, TEXT)
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out.rstrip().endswith("A and B agree to the last bit.")
+    assert ran.out.rstrip().endswith("A and B agree in every layer, to the last bit.")
     file = tmp_path / "agreement.json"
     path = capture(tmp_path / "b.safetensors", tiny_llama)
     assert attn("diff", "--first", "-m", tiny_llama, "--from", path, "-o", file).code == 0
     document = json.loads(file.read_text(), parse_constant=pytest.fail)
     assert (document["schema"], document["agrees"], document["partings"]) == ("attncli.agreement/1", True, [])
     assert [layer["layer"] for layer in document["layers"]] == [0, 1, 2]
-    assert document["layers"][0]["arrays"].keys() == {"v", "q", "k", "next"}
+    assert document["layers"][0]["arrays"].keys() == {"v", "q", "k", "layer_output"}
+
+
+@pytest.mark.parametrize("words", [["-"], ["-f", "-"]])
+def test_two_models_read_standard_input_once(words: list[str], tiny_llama: str, ported: str, attn: Run) -> None:
+    piped = attn("diff", "--first", "-m", tiny_llama, "-m", ported, *words, stdin=TEXT)
+    assert piped == attn("diff", "--first", "-m", tiny_llama, "-m", ported, TEXT)
 
 
 @pytest.mark.parametrize("words", [[], [TEXT]], ids=["its tokens", "a text"])
@@ -101,7 +107,7 @@ def test_another_text_is_another_token(tiny_llama: str, tmp_path: Path, attn: Ru
     ran = attn("diff", "--first", "-m", tiny_llama, "--from", path, TEXT.replace("time", "fruit"))
     assert ran.code == 1
     ids = [attncli.inspect(text, model=tiny_llama).query_tokens[0].id for text in (TEXT, "fruit")]
-    assert f"Cause: token ids {ids[0]} at 0 instead of {ids[1]} at 0" in ran.out.replace("\n", " ")
+    assert f"Token ids: B has {ids[0]} at 0, and A has {ids[1]} at 0." in ran.out.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -111,6 +117,7 @@ def test_another_text_is_another_token(tiny_llama: str, tmp_path: Path, attn: Ru
         (["-m", "LLAMA", "-m", "LLAMA"], 2, "give the text that both runs read"),
         (["-m", "LLAMA", "-m", "LLAMA", TEXT, TEXT], 2, "compares two runs of one text"),
         (["-m", "LLAMA", "-m", "LLAMA", TEXT, "--top", "3"], 2, "--top does not apply to --first"),
+        (["-m", "LLAMA", "-m", "LLAMA", TEXT, "-F", "csv"], 2, "of two give -F json"),
         (["-m", "LLAMA", "--from", "none.safetensors"], 5, "none.safetensors does not exist"),
     ],
 )

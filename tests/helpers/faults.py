@@ -6,6 +6,7 @@ Nothing here is of attncli. The right port agrees with transformers; see tests/a
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -240,13 +241,14 @@ def save_normed(folder: Path) -> Path:
 def save_tiny(name: str, folder: Path) -> Path:
     """Save a small model of another family."""
     from architectures import tiny_config
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     more = {"attn_logit_softcapping": 5.0, "query_pre_attn_scalar": 64} if name == "gemma2" else {}
     config = tiny_config(name)
     for field, value in ({"initializer_range": 0.2} | more).items():
         setattr(config, field, value)
-    return _save(AutoModelForCausalLM.from_config, config, folder)
+    build = AutoModelForSeq2SeqLM if name == "t5" else AutoModelForCausalLM
+    return _save(build.from_config, config, folder)
 
 
 def save_biased(folder: Path) -> Path:
@@ -380,43 +382,79 @@ FAULTS = {
 
 # --- faults of a folder ---------------------------------------------------------------------------------------------
 
-Edit = Callable[[dict[str, Any], dict[str, Array]], None]  # of a configuration and its tensors
+
+@dataclass(frozen=True)
+class Parts:
+    """What a checkpoint consists of, to be edited."""
+
+    config: dict[str, Any]
+    tensors: dict[str, Array]
+    tokenizer: dict[str, Any]
+
+
+Edit = Callable[[Parts], None]
 
 
 def edited(folder: Path, target: Path, edit: Edit) -> Path:
-    """Copy a checkpoint, with another configuration or other weights."""
+    """Copy a checkpoint, with another configuration, other weights or another tokenizer."""
     copytree(folder, target)
-    config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
-    edit(config, tensors)
-    (target / "config.json").write_text(json.dumps(config))
-    save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, target / "model.safetensors")
+    names = "config.json", "model.safetensors", "tokenizer.json"
+    config, weights, tokenizer = (target / name for name in names)
+    parts = Parts(json.loads(config.read_text()), load_file(weights), json.loads(tokenizer.read_text()))
+    edit(parts)
+    config.write_text(json.dumps(parts.config))
+    tokenizer.write_text(json.dumps(parts.tokenizer))
+    save_file({name: np.ascontiguousarray(array) for name, array in parts.tensors.items()}, weights)
     return target
 
 
 def sets(**values: Any) -> Edit:
     """Return the edit that sets fields of a configuration; those of the rotation stand in `rope_parameters`."""
 
-    def edit(config: dict[str, Any], _: dict[str, Array]) -> None:
-        rotation = values.keys() & {"rope_theta", "rope_type", "factor", "partial_rotary_factor"}
-        config["rope_parameters"] |= {name: values[name] for name in rotation}
-        config.update({name: value for name, value in values.items() if name not in rotation})
+    def edit(parts: Parts) -> None:
+        rotation = {name: values[name] for name in values if name in _OF_ROTATION}
+        if rotation:
+            parts.config["rope_parameters"] |= rotation
+        parts.config.update({name: value for name, value in values.items() if name not in rotation})
 
     return edit
 
 
-def changes(name: str, change: Callable[[Array], Array]) -> Edit:
-    """Return the edit that changes a tensor."""
+_OF_ROTATION = {
+    "rope_theta", "rope_type", "factor", "partial_rotary_factor", "low_freq_factor", "high_freq_factor",
+    "original_max_position_embeddings",
+}  # fmt: skip
 
-    def edit(_: dict[str, Any], tensors: dict[str, Array]) -> None:
-        tensors[name] = change(tensors[name])
+
+def changes(names: str, change: Callable[[Array], Array]) -> Edit:
+    """Return the edit that changes the tensors whose names match a pattern."""
+
+    def edit(parts: Parts) -> None:
+        matching = [name for name in parts.tensors if re.search(names, name)]
+        assert matching, [*parts.tensors]
+        parts.tensors.update({name: change(parts.tensors[name]) for name in matching})
 
     return edit
 
 
-def exchange(_: dict[str, Any], tensors: dict[str, Array]) -> None:
+def exchange(parts: Parts) -> None:
+    """Exchange the weights of layers 1 and 2."""
+    tensors = parts.tensors
     for name in [name for name in tensors if ".layers.1." in name]:
         other = name.replace(".layers.1.", ".layers.2.")
         tensors[name], tensors[other] = tensors[other], tensors[name]
+
+
+def swap_words(parts: Parts) -> None:
+    words = parts.tokenizer["model"]["vocab"]
+    words["w64"], words["w12"] = words["w12"], words["w64"]
+
+
+def add_bos(parts: Parts) -> None:
+    """Add `<pad>`, whose id is 1, before each text."""
+    processor = parts.tokenizer["post_processor"]
+    processor["single"].insert(0, {"SpecialToken": {"id": "<pad>", "type_id": 0}})
+    processor["special_tokens"] = {"<pad>": {"id": "<pad>", "ids": [1], "tokens": ["<pad>"]}}
 
 
 def permuted(weight: Array) -> Array:
@@ -426,15 +464,50 @@ def permuted(weight: Array) -> Array:
     return split.reshape(weight.shape)
 
 
+def interleaved(weight: Array, width: int = 8) -> Array:
+    """Permute rows as Meta's checkpoints and GGUF files of Llama have them: dimensions i and i + half, side by side."""
+    return weight.reshape(-1, 2, width // 2, weight.shape[-1]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def deinterleaved(weight: Array, width: int = 8) -> Array:
+    """Permute rows as a conversion from such a file does."""
+    return weight.reshape(-1, width // 2, 2, weight.shape[-1]).swapaxes(1, 2).reshape(weight.shape)
+
+
 def noisy(weight: Array) -> Array:
     return weight + 0.01 * np.random.default_rng(0).standard_normal(weight.shape).astype(weight.dtype)
 
 
+Q_AND_K = r"layers\.\d+\.self_attn\.[qk]_proj\.weight"
+LLAMA3 = sets(
+    rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16
+)
 FOLDERS: dict[str, tuple[Fault, Edit]] = {
+    "another token": (Fault("normed", {}, 0, "token", r"token ids 12 at 5 .*64 at 5"), swap_words),
+    "a BOS before": (Fault("biased", {}, 0, "token", r"token ids 1 at the start .*7"), add_bos),
+    "positions from 2": (
+        Fault("gpt2", {}, 0, "position", r"positions 2\.\.15 instead of 0\.\.13"),
+        changes("wpe", lambda table: np.roll(table, -2, axis=0)),
+    ),
+    "embedding": (Fault("llama", {}, 0, "input", "embedding weights differ"), changes("embed_tokens", noisy)),
     "base": (Fault("normed", {}, 0, ROTATION, r"base 500\b.*10,?000"), sets(rope_theta=500.0)),
+    "base of the layers with a window": (
+        Fault("gemma3_text", {}, 0, ROTATION, r"base 20,?000\b.*10,?000"),
+        lambda parts: parts.config["rope_parameters"]["sliding_attention"].update(rope_theta=20_000.0),
+    ),
     "partial": (Fault("biased", {}, 0, ROTATION, r"\b4\b.*\b8\b"), sets(partial_rotary_factor=0.25)),
+    "whole": (Fault("biased", {}, 0, ROTATION, r"\b16\b.*\b8\b"), sets(partial_rotary_factor=1.0)),
     "linear": (Fault("normed", {}, 0, ROTATION, r"linear.*\b2\b"), sets(rope_type="linear", factor=2.0)),
+    "llama3": (Fault("normed", {}, 0, ROTATION, r"llama3 8 instead of none"), LLAMA3),
     "yarn": (Fault("normed", {}, 0, ROTATION, r"yarn.*\b4\b"), sets(rope_type="yarn", factor=4.0)),
+    "rows interleaved": (
+        Fault("llama", {}, 0, PROJECTIONS, "rows of q and k interleaved instead of half-split"),
+        changes(Q_AND_K, interleaved),
+    ),
+    "rows permuted twice": (
+        Fault("llama", {}, 0, PROJECTIONS, "rows of q and k permuted twice instead of once"),
+        changes(Q_AND_K, deinterleaved),
+    ),
     "no window": (
         Fault("normed", {}, 2, "mask", r"window\(5\)"),
         sets(use_sliding_window=False, layer_types=["full_attention"] * 4),
@@ -442,23 +515,50 @@ FOLDERS: dict[str, tuple[Fault, Edit]] = {
     "window off by one": (Fault("normed", {}, 2, "mask", r"window\(6\)"), sets(sliding_window=6)),
     "no bias": (Fault("biased", {}, 1, PROJECTIONS, "bias"), changes(NEOX + "bias", np.zeros_like)),
     "other weights": (
-        Fault("normed", {}, 1, PROJECTIONS, r"\bk\b|k_proj"),
-        changes("model.layers.1.self_attn.k_proj.weight", noisy),
+        Fault("normed", {}, 1, PROJECTIONS, "projection weights of k differ"),
+        changes(r"layers.1.*k_proj", noisy),
     ),
+    "other norm of q": (
+        Fault("normed", {}, 1, "norm", "norm weights of q differ"),
+        changes(r"layers.1.*q_norm", noisy),
+    ),
+    "other norm of the input": (
+        Fault("llama", {}, 1, "input", "norm of the input differs"),
+        changes("layers.1.input_layernorm", noisy),
+    ),
+    "other epsilon": (Fault("llama", {}, 0, "input", "norm of the input differs"), sets(rms_norm_eps=0.1)),
+    "another activation": (Fault("llama", {}, 0, "output", "feed-forward"), sets(hidden_act="gelu")),
     "heads permuted": (
-        Fault("biased", {}, 1, ".*", r"heads.*(2, ?0, ?3, ?1|1, ?3, ?0, ?2)"),
-        lambda config, tensors: [changes(NEOX + end, permuted)(config, tensors) for end in ("weight", "bias")] and None,
+        Fault("biased", {}, 1, ".*", r"heads of q 2,0,3,1 instead of 0,1,2,3"),
+        changes(NEOX + "(weight|bias)", permuted),
+    ),
+    "key heads permuted": (
+        Fault("llama", {}, 0, ".*", r"heads of k and v 1,0 instead of 0,1"),
+        changes(r"[kv]_proj\.weight", lambda weight: np.roll(weight, len(weight) // 2, axis=0)),
     ),
     "layers exchanged": (Fault("biased", {}, 1, PROJECTIONS, r"layers? 1 and 2|layer 2|exchanged"), exchange),
     "no norms": (
         Fault("qwen3", {}, 0, "norm", "norm of q and k missing"),
-        lambda config, _: config.update(model_type="llama", architectures=["LlamaForCausalLM"]),
+        lambda parts: parts.config.update(model_type="llama", architectures=["LlamaForCausalLM"]),
     ),
     "scale": (Fault("gemma2", {}, 0, SCORES, r"scale 0?\.25\b"), sets(query_pre_attn_scalar=16)),
+    "no scale": (Fault("gpt2", {}, 0, SCORES, r"scale 1\b"), sets(scale_attn_weights=False)),
     "softcap": (Fault("gemma2", {}, 0, SCORES, r"softcap 2\b.*5\b"), sets(attn_logit_softcapping=2.0)),
     "no softcap": (Fault("gemma2", {}, 0, SCORES, r"softcap none.*5\b"), sets(attn_logit_softcapping=None)),
     "no sinks": (
-        Fault("gpt_oss", {}, 1, "sinks|weights", "sinks"),
-        changes("model.layers.1.self_attn.sinks", lambda sinks: np.full_like(sinks, -1e4)),
+        Fault("gpt_oss", {}, 1, "sinks|weights", "sinks ignored instead of used"),
+        changes("layers.1.self_attn.sinks", lambda sinks: np.full_like(sinks, -1e4)),
+    ),
+    "other sinks": (
+        Fault("gpt_oss", {}, 1, "sinks|weights", "sinks differ"),
+        changes("layers.1.self_attn.sinks", noisy),
+    ),
+    "no relative bias": (
+        Fault("t5", {}, 0, SCORES, "bias none instead of relative"),
+        changes("encoder.*relative", np.zeros_like),
+    ),
+    "other relative bias": (
+        Fault("t5", {}, 0, SCORES, r"bias \(relative\) differs"),
+        changes("encoder.*relative", noisy),
     ),
 }

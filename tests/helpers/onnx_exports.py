@@ -26,6 +26,7 @@ CONFIGS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mistral": ("MistralForCausalLM", "MistralConfig", {**_GROUPED, "sliding_window": 4}),
     "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", {**_GROUPED, "sliding_window": 4, "head_dim": 8}),
     "t5": ("T5ForConditionalGeneration", "T5Config", {**_T5, "decoder_start_token_id": 0}),
+    "bloom": ("BloomForCausalLM", "BloomConfig", {"vocab_size": 64, "hidden_size": 16, "n_layer": 2, "n_head": 2}),
     "vit": ("ViTModel", "ViTConfig", {**_VIT, "image_size": 32, "patch_size": 8}),
 }
 
@@ -174,12 +175,28 @@ def merged(path: Path) -> Path:
     return merged_path.parent
 
 
-def optimized(path: Path, kind: str, heads: int) -> Path:
+def optimized(path: Path, kind: str, heads: int, **options: bool) -> Path:
     """Fuse the operators of a graph as onnxruntime does for models of a kind."""
+    from onnxruntime.transformers.fusion_options import FusionOptions
     from onnxruntime.transformers.optimizer import optimize_model
 
+    fusion = FusionOptions(kind)
+    for name, value in options.items():
+        setattr(fusion, name, value)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = optimize_model(str(path), model_type=kind, num_heads=heads, hidden_size=16)
+        model = optimize_model(str(path), kind, num_heads=heads, hidden_size=16, optimization_options=fusion)
         model.save_model_to_file(str(path))
     return path
+
+
+def smaller(model: Any, form: str, path: Path) -> None:
+    """Write a graph with weights of 8 bits, or with numbers of 16, as transformers.js has them."""
+    import onnx
+    from onnxruntime.quantization import quantize_dynamic
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    if form == "int8":
+        quantize_dynamic(model, path, extra_options={"MatMulConstBOnly": True})
+    else:
+        onnx.save(convert_float_to_float16(model, keep_io_types=True), path)

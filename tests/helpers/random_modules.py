@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import re
@@ -275,6 +276,20 @@ class RandomModule(nn.Module):
         logits = self.head(x)
         return {"tensor": logits, "tuple": (x, logits), "flat": logits.flatten(0, 1),
                 "dict with a loss": {"loss": logits.square().mean(), "logits": logits}}[self.output]  # fmt: skip
+
+
+def seeds_of_all(first: int) -> list[int]:
+    """Return the first seeds, and of those after them each whose module has a mask, a padding or a part that is new."""
+    seeds, missing = list[int](), {*MASKS, *PADS, *PARTS}
+    for seed in itertools.count():
+        module = RandomModule(seed)
+        new = missing & {module.mask, module.pad, *(name for name, _ in module.plan)}
+        if seed < first or new:
+            seeds.append(seed)
+        elif not missing:
+            break
+        missing -= new
+    return seeds
 
 
 # --- brute force ---

@@ -91,7 +91,7 @@ def held(attn: Run, line: Line) -> Any:
     return ran
 
 
-@examples(400)
+@examples(250)
 @given(line=lines(COMMANDS))
 def test_any_command_line_is_answered_or_refused(line: Line, attn: Run, folder: Path) -> None:
     before = {*folder.iterdir()}
@@ -105,7 +105,7 @@ def test_any_command_line_is_answered_or_refused(line: Line, attn: Run, folder: 
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-@examples(400)
+@examples(250)
 @given(
     sentences=st.lists(texts, min_size=1, max_size=3),
     form=st.sampled_from([*READERS, "jsonl", "tsv"]),

@@ -100,7 +100,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, str], str]] = {
     "lengths": (layer() | {"tokens": np.arange(4)}, {}, "tokens has 4, layers.0.k has 5"),
     "heads": (layer() | {"layers.0.k": vectors(3, 5, 3), "layers.0.v": vectors(3, 5, 3)}, {}, "a multiple of Hkv"),
     "more queries than keys": (layer(queries=6), {}, "6 queries and 5 keys"),
-    "steps": ({"layers.0.input.0": vectors(5, 6), "layers.0.input.2": vectors(5, 6)}, {}, "steps 0, 2; expected 0, 1"),
+    "steps": ({"layers.0.input.0": vectors(5, 6), "layers.0.input.2": vectors(5, 6)}, {}, "input.2; expected steps 0"),
     "a step and none": (layer() | {"layers.0.k.0": vectors(2, 5, 3)}, {}, "layers.0.k"),
     "the rotation": (layer(), {"rotated": "no"}, "has 'no'; expected before or after"),
     "the type": (layer(), {"dtype": "fp8"}, "has 'fp8'; expected float64, float32, bfloat16 or float16"),

@@ -14,14 +14,16 @@ import numpy as np
 from attncli.analysis.agreement.question import LayerQuestion
 from attncli.analysis.steps import Array, LayerSteps, alibi, difference, is_alibi
 from attncli.engines.numpy.families import scaling_of, usual_scalings
-from attncli.engines.numpy.ops import base_of, frequencies_of
+from attncli.engines.numpy.ops import Rope, base_of, frequencies_of
 from attncli.masks.nearby import mask_name, masks_near
 from attncli.text import join_ranges, short_number
 
 Apply = Callable[[int, LayerSteps], LayerSteps]
 _BASES = (1e4, 1e6, 5e5, 1e5, 1e7, 5e6, 2.5e4, 5e4, 1.5e5, 2e5, 1e3, 5e2, 1e2)
+_IGNORED = -1e3  # a sink that takes no weight
 _FEW_HEADS = 4  # whose orders are all tried, where no array shows heads
-_STEPS, _ROUNDS = 25, 36  # of a search: on the grid, and around its best
+_STEPS, _ROUNDS, _FEW_ROUNDS = 25, 36, 10  # of a search: on the grid, around its best, and before it is given up
+_FALLEN = 0.3  # share of the distance beside the best of the grid that few rounds leave at most
 
 
 class Proposal(NamedTuple):
@@ -41,22 +43,40 @@ class Candidate(NamedTuple):
     solve: Callable[[LayerQuestion], Iterator[Proposal]]
 
 
-def search(distance: Callable[[float], float], low: float, high: float) -> float:
-    """Return the number from `low` to `high` of the least distance: on a logarithmic grid, then by golden section."""
-    grid = np.geomspace(low, high, _STEPS)
-    best = int(np.argmin([distance(value) for value in grid]))
-    a, b = math.log(grid[max(best - 1, 0)]), math.log(grid[min(best + 1, _STEPS - 1)])
-    share = (math.sqrt(5) - 1) / 2
-    for _ in range(_ROUNDS):
-        c, d = b - share * (b - a), a + share * (b - a)
-        a, b = (a, d) if distance(math.exp(c)) < distance(math.exp(d)) else (c, b)
+def search(distance: Callable[[float], float], low: float, high: float) -> float | None:
+    """Return the number from `low` to `high` of no distance: on a logarithmic grid, then by golden section.
+
+    None where the distance stays: around a number of none it falls with the width of the section.
+    """
+    grid = np.linspace(math.log(low), math.log(high), _STEPS)
+    distances = [distance(math.exp(value)) for value in grid]
+    best = int(np.argmin(distances))
+    around = [max(best - 1, 0), min(best + 1, _STEPS - 1)]
+    (a, b), share = grid[around], (math.sqrt(5) - 1) / 2
+    c, d = b - share * (b - a), a + share * (b - a)
+    of_c, of_d = distance(math.exp(c)), distance(math.exp(d))
+    for count in range(_ROUNDS):
+        if count == _FEW_ROUNDS and min(of_c, of_d) > _FALLEN * max(distances[one] for one in around):
+            return None
+        if of_c < of_d:
+            b, c, d, of_d = d, d - share * (d - a), c, of_c
+            of_c = distance(math.exp(c))
+        else:
+            a, c, d, of_c = c, d, c + share * (b - c), of_d
+            of_d = distance(math.exp(d))
     return math.exp((a + b) / 2)
 
 
 def _values(question: LayerQuestion, apply: Callable[[float], Apply], low: float, high: float) -> Iterator[float]:
     """Yield the number with which an array differs least, the roundest first."""
     solved = search(lambda value: question.distance(apply(value)(question.layer.index, question.steps)), low, high)
-    yield from dict.fromkeys(float(f"{solved:.{digits}g}") for digits in (1, 2, 3, 4, 6))
+    if solved is not None:
+        yield from dict.fromkeys(float(f"{solved:.{digits}g}") for digits in (1, 2, 3, 4, 6))
+
+
+def _digits(value: float | None) -> str:
+    """Return a solved number with all of its digits."""
+    return short_number(value) if value is None or float(short_number(value)) == value else f"{value:.6g}"
 
 
 def _replacing(**fields: Any) -> Apply:
@@ -118,7 +138,7 @@ def _base(question: LayerQuestion) -> Iterator[Proposal]:
         return _with_rope(frequencies=(frequencies_of(value, count) * stretched).astype(np.float32))
 
     for values in ([base_of(stated.frequencies)] if stated else [], _BASES, _values(question, with_base, 10.0, 1e9)):
-        yield from (Proposal(short_number(one), short_number(base), with_base(one)) for one in values if one != base)
+        yield from (Proposal(_digits(one), _digits(base), with_base(one)) for one in values if one != base)
 
 
 def _scaling(question: LayerQuestion) -> Iterator[Proposal]:
@@ -132,10 +152,36 @@ def _scaling(question: LayerQuestion) -> Iterator[Proposal]:
     def linear(factor: float) -> Apply:
         return _with_rope(frequencies=(whole / np.float32(factor)).astype(np.float32))
 
-    for name, frequencies, magnitude in usual_scalings(base, count):
+    for name, frequencies, magnitude in usual_scalings(base, count) if question.most == math.inf else ():
         yield Proposal(name, ours, _with_rope(frequencies=frequencies, magnitude=magnitude))
     for factor in _values(question, linear, 1 / 64, 64.0):
-        yield Proposal(f"linear {short_number(factor)}", ours, linear(factor))
+        yield Proposal(f"linear {_digits(factor)}", ours, linear(factor))
+    theirs = question.layer.stated.get("rope") or _solved_rope(question)
+    if theirs is not None and (scaling_of(theirs.frequencies)[:2] == "by" or base_of(theirs.frequencies) == base):
+        ratio = whole / theirs.frequencies
+        name = f"by {ratio.min():.3g} to {ratio.max():.3g}" + f", times {theirs.magnitude:.4g}" * (
+            theirs.magnitude != 1
+        )
+        yield Proposal(name, ours, _with_rope(frequencies=theirs.frequencies, magnitude=theirs.magnitude))
+
+
+def _solved_rope(question: LayerQuestion) -> Rope | None:
+    """Return the rotation whose angles lead from the keys before it to those behind it, where both are shown."""
+    keys, rope, positions = question.layer.arrays.get("k"), question.steps.rope, question.steps.positions
+    if rope is None or keys is None or question.parted not in ("q", "k") or len(positions) < 2:
+        return None
+    count = len(rope.frequencies)
+    before, after = (
+        array[..., :count] + 1j * array[..., count : 2 * count].astype(np.complex128)
+        for array in (question.layer.arrays.get("k_normed", question.made["k_normed"]), keys)
+    )
+    turns = (after * before.conj()).sum(axis=0)  # of each token and pair
+    steps = np.angle((turns[1:] * turns[:-1].conj()).sum(axis=0))  # from each token to the next
+    places = (positions - positions[0])[:, None]
+    angles = places * steps + np.angle(turns * turns[0].conj() * np.exp(-1j * places * steps))
+    magnitude = float(np.sqrt(np.square(np.abs(after)).sum() / np.square(np.abs(before)).sum()))
+    frequencies = ((places * angles).sum(axis=0) / np.square(places).sum()).astype(np.float32)
+    return Rope(frequencies, magnitude=magnitude) if (frequencies > 0).all() else None
 
 
 # --- projections and norms ---------------------------------------------------------------------------------
@@ -171,7 +217,15 @@ def _biases(question: LayerQuestion) -> Iterator[Proposal]:
 
 def _norms(question: LayerQuestion) -> Iterator[Proposal]:
     ours, theirs = question.steps.norm_heads, question.layer.stated.get("norm_heads")
-    if ours is not None:
+    if ours is not None and theirs is not None:
+        yield Proposal(
+            "differ", "", _replacing(norm_heads=lambda q, k: (theirs(q, k)[0], ours(q, k)[1])), "weights of q"
+        )
+        yield Proposal(
+            "differ", "", _replacing(norm_heads=lambda q, k: (ours(q, k)[0], theirs(q, k)[1])), "weights of k"
+        )
+        yield Proposal("differ", "", _replacing(norm_heads=theirs), "weights of q and k")
+    elif ours is not None:
         yield Proposal("missing", "applied", _replacing(norm_heads=lambda q, k: (q, ours(q, k)[1])), "of q")
         yield Proposal("missing", "applied", _replacing(norm_heads=lambda q, k: (ours(q, k)[0], k)), "of k")
         yield Proposal("missing", "applied", _replacing(norm_heads=None), "of q and k")
@@ -181,6 +235,8 @@ def _norms(question: LayerQuestion) -> Iterator[Proposal]:
 
 def _orders(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose other orders of the heads, matched head by head where arrays show them."""
+    if question.steps.project is None:
+        return
     made, written, heads = question.made, question.layer.arrays, len(question.steps.key_heads)
     shown = [next((n for n in (f"{part}_projected", f"{part}_normed", part) if n in written), "") for part in "qkv"]
     tried: list[list[Array | None]] = [[_order_of(made[name], written[name]) if name else None for name in shown]]
@@ -188,7 +244,9 @@ def _orders(question: LayerQuestion) -> Iterator[Proposal]:
         orders = [np.array(order) for order in permutations(range(heads))][1:]
         tried = [[order, *[order if heads == len(made["v"]) else None] * 2] for order in orders]
         tried += [[order, None, None] for order in orders]
-    for picked in tried if question.steps.project else ():
+    if not any(shown) and (heads := len(made["v"])) <= _FEW_HEADS:
+        tried += [[None, np.array(order), np.array(order)] for order in permutations(range(heads))][1:]
+    for picked in tried:
         if moved := {part: order for part, order in enumerate(picked) if order is not None}:
             change = _projecting(moved, lambda _, part, x, array, moved=moved: array[moved[part]])  # type: ignore[misc]
             order = next(iter(moved.values())).tolist()
@@ -203,6 +261,30 @@ def _order_of(made: Array, written: Array) -> Array | None:
     return order if len({*order.tolist()}) == len(order) and (np.diff(order) != 1).any() else None
 
 
+def _rows(question: LayerQuestion) -> Iterator[Proposal]:
+    """Propose rows of q and k in the order of the other kind of rotary pairs, as a conversion may leave them."""
+    if question.steps.project and (rope := question.steps.rope) and not rope.is_interleaved:
+        pairs = np.arange(2 * len(rope.frequencies)).reshape(2, -1).T.ravel()  # 0, R, 1, R + 1, …
+        for theirs, ours, order in (("interleaved", "half-split", pairs), ("permuted twice", "once", pairs.argsort())):
+
+            def change(_: LayerSteps, part: int, x: Array, made: Array, order: Array = order) -> Array:
+                return np.concatenate([made[..., order], made[..., len(order) :]], axis=-1)
+
+            yield Proposal(theirs, ours, _projecting((0, 1), change), "of q and k")
+
+
+def _exchanged(question: LayerQuestion) -> Iterator[Proposal]:
+    """Propose two projections in exchange."""
+    for first, second in ((1, 2), (0, 1), (0, 2)) if question.steps.project else ():
+        if len({len(question.made[f"{'qkv'[part]}_projected" if part < 2 else "v"]) for part in (first, second)}) > 1:
+            continue
+
+        def change(steps: LayerSteps, part: int, x: Array, made: Array, both: int = first + second) -> Array:
+            return steps.project(x)[both - part] if steps.project else made
+
+        yield Proposal("exchanged", "", _projecting((first, second), change), _named((first, second)))
+
+
 def _layers(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose the weights of each other layer, in exchange."""
     here = question.layer.index
@@ -210,7 +292,7 @@ def _layers(question: LayerQuestion) -> Iterator[Proposal]:
 
         def apply(index: int, steps: LayerSteps, there: int = there) -> LayerSteps:
             other = question.reference.steps({here: there, there: here}.get(index, index), steps.x)
-            fields = ("project", "norm_heads", "project_output", "finish", "biases")
+            fields = ("enter", "project", "norm_heads", "project_output", "finish", "biases")
             return replace(steps, **{name: getattr(other, name) for name in fields if index in (here, there)})
 
         yield Proposal(str(there), str(here), apply)
@@ -221,6 +303,11 @@ def _weights(question: LayerQuestion) -> Iterator[Proposal]:
     theirs: Any = question.layer.stated.get("project")
     for parts in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)) if theirs and question.steps.project else ():
         yield Proposal("differ", "", _projecting(parts, lambda _, part, x, made: theirs(x)[part]), _named(parts))
+
+
+def _enter(question: LayerQuestion) -> Iterator[Proposal]:
+    if question.parted == "entered":
+        yield Proposal("differs", "", _replacing(enter=question.layer.stated["enter"]))
 
 
 def _embedding(question: LayerQuestion) -> Iterator[Proposal]:
@@ -238,9 +325,9 @@ def _outputs(question: LayerQuestion) -> Iterator[Proposal]:
         return replace(steps, project_output=lambda heads: output(heads) - output(np.zeros_like(heads[:, :1])))
 
     yield Proposal("left out", "added", without, "projection's bias")
-    for name, of in (("project_output", "projection's weights"), ("finish", "weights behind the attention")):
+    for name, of in (("project_output", "projection's weights"), ("finish", "of the feed-forward network or its norm")):
         if (theirs := question.layer.stated.get(name)) is not None:
-            yield Proposal("differ", "", _replacing(**{name: theirs}), of)
+            yield Proposal("differ" if of.endswith("weights") else "differs", "", _replacing(**{name: theirs}), of)
 
 
 # --- scores, mask and weights ------------------------------------------------------------------------------
@@ -259,7 +346,8 @@ def _number_of(name: str, question: LayerQuestion) -> Iterator[Proposal]:
     for values in [[stated[name]]] if name in stated else [common, solved]:
         for value in values:
             if short_number(value) != short_number(ours):
-                yield Proposal(short_number(value), short_number(ours), _replacing(**{name: value}))
+                theirs = (short_number if name in stated else _digits)(value)
+                yield Proposal(theirs, short_number(ours), _replacing(**{name: value}))
 
 
 def _bias(question: LayerQuestion) -> Iterator[Proposal]:
@@ -273,7 +361,8 @@ def _bias(question: LayerQuestion) -> Iterator[Proposal]:
     ]
     for theirs, name in [(stated["bias"], names[1])] if "bias" in stated else [(None, "none"), (of_alibi, names[2])]:
         if (theirs is None) != (steps.bias is None) or (theirs is not None and (theirs != steps.bias).any()):
-            yield Proposal(name, names[0], _replacing(bias=theirs))
+            differ = ("differs", "") if name == names[0] else (name, names[0])
+            yield Proposal(*differ, _replacing(bias=theirs), f"({name})" * (name == names[0]))
 
 
 def _key_heads(question: LayerQuestion) -> Iterator[Proposal]:
@@ -304,17 +393,20 @@ def _masks(question: LayerQuestion) -> Iterator[Proposal]:
 def _sinks(question: LayerQuestion) -> Iterator[Proposal]:
     ours, theirs = question.steps.sinks, question.layer.stated.get("sinks")
     if (ours is not None or theirs is not None) and question.is_after("sinks"):
-        there, here = ("ignored" if sinks is None else "used" for sinks in (theirs, ours))
-        yield Proposal(there, here, _replacing(sinks=theirs))
+        there, here = ("ignored" if sinks is None or sinks.max() < _IGNORED else "used" for sinks in (theirs, ours))
+        yield Proposal(*(("differ", "") if there == here else (there, here)), _replacing(sinks=theirs))
 
 
 CANDIDATES = (  # as they are tried: the stages in the order of computation, in each the likeliest first
     Candidate("positions", "positions", _positions),
     Candidate("projection biases", "projections", _biases),
+    Candidate("norm of the input", "input", _enter),
     Candidate("norm", "norm", _norms),
     Candidate("order of heads", "projections", _orders),
     Candidate("weights of layer", "projections", _layers),
     Candidate("rotary pairs", "rotation", _pairs),
+    Candidate("rows", "projections", _rows),
+    Candidate("projections", "projections", _exchanged),
     Candidate("rotated width", "rotation", _width),
     Candidate("rotary base", "rotation", _base),
     Candidate("rotary scaling", "rotation", _scaling),
@@ -329,3 +421,4 @@ CANDIDATES = (  # as they are tried: the stages in the order of computation, in 
     Candidate("output", "output", _outputs),
 )
 OF_PROJECTIONS, OF_WEIGHTS = (_biases, _layers), CANDIDATES[-3:]  # of q, k and v alike; those that both runs have
+BESIDE = tuple(one for one in CANDIDATES if one.solve is not _layers)  # another cause

@@ -68,8 +68,12 @@ def check(
     if len(texts) > _MOST:
         raise UsageError(f"a check runs at most {_MOST} texts, in one batch; give fewer")
     loading = checked_options(options, LoadOptions, "a checkpoint that transformers runs in several ways")
-    loading = loading.changed(dtype=loading.dtype or "float32")
     snapshot = resolve(model, loading)
+    if snapshot.onnx:
+        from attncli.analysis.check.graphs import check_graph
+
+        return check_graph(model, texts, special=special, layer=layer, **options)
+    loading = loading.changed(dtype=loading.dtype or "float32")
     announce_import("attn check", snapshot)
     from attncli.analysis.check.invariances import ModelRunner, findings_of, invariances
     from attncli.analysis.check.layers import captured

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from itertools import cycle, islice
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from attncli.analysis.agreement.compare import Agreement, Cause, Parting, compare
 from attncli.analysis.agreement.question import Cell
-from attncli.analysis.runs import side_of
+from attncli.analysis.check.graphs import ARRAYS, RunComparison, built_in_text, check_has_text, compared_runs, window_of
+from attncli.analysis.runs import ENCODER_ALONE, computed_side, side_of, traced_side
+from attncli.analysis.steps import LEVELS, Array, difference
+from attncli.attention import noise_floor
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import resolve
 from attncli.engines import open_source
-from attncli.errors import InputError
+from attncli.engines.engine import NativeSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from attncli.trace.layer import LayerTrace
-
-# Without a text: longer than the windows of small models.
-WORDS = "fruit flies like a banana, and the cat sat on the mat because it was tired of the green ones that are sour."
-_FEWEST_WORDS, _MOST_WORDS = 16, 500  # of that text
-PADDING = 3  # tokens
-_LITTLE = 1e-6  # of weight
+    from attncli.engines.source import OpenModel
 
 
 def against(model: str, checkpoint: str, text: str | None = None, *, special: bool = True, **options: Any) -> Agreement:
@@ -39,35 +38,85 @@ def against(model: str, checkpoint: str, text: str | None = None, *, special: bo
         AttnError: one of them cannot be opened or does not read the text; see `open_source`.
     """
     ours, theirs = (open_source(name, layer="all", special=special, **options) for name in (checkpoint, model))
-    window = resolve(checkpoint, LoadOptions(**options)).config.get("sliding_window")
-    width = window if isinstance(window, int) else 0
-    text = text or " ".join(islice(cycle(WORDS.split()), min(max(width + 8, _FEWEST_WORDS), _MOST_WORDS)))
+    check_has_text(text, options)
+    width = window_of(resolve(checkpoint, LoadOptions(**options)).config)
+    text = text or built_in_text(width, ours, theirs)
     agreement = compare(*(side_of(source, source.name, text, None) for source in (ours, theirs)))
     if width >= (tokens := len(theirs.tokens(text)[0])):
         agreement.notes.append(
             f"the window of {width} keys reaches over the text of {tokens} tokens; give a longer one"
         )
-    try:
-        for side, sizes in (("right", (0, PADDING)), ("left", (PADDING, 0))):
-            if (layers := theirs.padded_layers(text, *sizes)) is None:
-                agreement.notes.append(f"{theirs.name} reads no attention_mask, so padding cannot be hidden from it")
-                break
-            agreement.partings += _on_padding(layers, side)
-    except InputError as error:
-        agreement.notes.append(f"padding was not checked: {error}")
+    if theirs.is_graph:
+        compared = [*compared_runs(theirs, text, theirs.trace(text))]
+        agreement.notes += _missing(compared)
+        agreement.partings += [*_on_padding(compared, agreement), *_in_steps(compared)]
+        _compare_outputs(agreement, ours, theirs, text)
     return agreement
 
 
-def _on_padding(layers: Sequence[LayerTrace], side: str) -> Iterator[Parting]:
-    """Yield the layers in which tokens attend to the padding on one side, if there are any."""
-    words, padding = slice(None, -PADDING), slice(-PADDING, None)
-    if side == "left":
-        words, padding = slice(PADDING, None), slice(None, PADDING)
-    attended: dict[int, float] = {}
-    for layer in layers:
-        largest = max(float(head.weights[words, padding].max()) for head in map(layer.head, range(layer.num_heads)))
-        if largest > _LITTLE:
-            attended[layer.layer] = largest
+def _missing(compared: Sequence[RunComparison]) -> list[str]:
+    """Return a note on each way to run the graph that was not compared; that it reads no cache is no fault."""
+    runs = [one.invariance for one in compared if one.invariance.reason is not None]
+    what = {"cache": "a cache"}
+    notes = (
+        f"{what.get(run.name, 'padding')} was not checked: {run.reason}"
+        for run in runs
+        if run.has_failed or run.name not in what
+    )
+    return [*dict.fromkeys(notes)]
+
+
+def _on_padding(compared: Sequence[RunComparison], agreement: Agreement) -> Iterator[Parting]:
+    """Yield the layers that attend to padding; a layer without the checkpoint's mask does as well."""
+    without = {layer for parting in agreement.partings if parting.stage == "mask" for layer in parting.layers}
+    attended = [(one.side, layer, weight) for one in compared for layer, weight in one.on_padding.items()]
+    attended = [(side, layer, weight) for side, layer, weight in attended if layer not in without]
     if attended:
-        cause = Cause("padding mask", f"missing on the {side}", "attention_mask", None)
-        yield Parting("padding", list(attended), Cell(max(attended.values()), None, agrees=False), cause)
+        sides, layers, weights = zip(*attended, strict=True)
+        cause = Cause(
+            "padding mask", f"missing on the {' and the '.join(dict.fromkeys(sides))}", "attention_mask", None
+        )
+        cell = Cell(float(np.max(weights)), None, agrees=False)
+        yield Parting("padding", sorted({*layers}), cell, cause)
+
+
+def _in_steps(compared: Sequence[RunComparison]) -> Iterator[Parting]:
+    for one in compared:
+        if one.invariance.name == "cache" and one.invariance.change is not None and one.layers:
+            cause = Cause(ARRAYS[one.array], "differ first", "", None)
+            yield Parting("cache", list(one.layers), Cell(one.invariance.change, None, agrees=False), cause)
+
+
+def _compare_outputs(agreement: Agreement, ours: OpenModel, theirs: OpenModel, text: str) -> None:
+    """Compare the decoder, or the last output of the graph, which shows what is behind the last attention."""
+    if theirs.is_encoder_decoder:
+        traces = [(source.trace(text, None, text), source.name) for source in (ours, theirs)]
+        for kind in ("decoder", "cross"):
+            part = compare(*(traced_side(*trace, [kind]) for trace in traces))
+            agreement.partings += [replace(parting, kind=kind) for parting in part.partings]
+        agreement.notes = [note for note in agreement.notes if note != ENCODER_ALONE]
+        return
+    if agreement.agrees:
+        last, output = max(agreement.rows), theirs.own_output(text)[0]
+        expected = next((array for array in _last_outputs(ours, text) if array.shape == output.shape), None)
+        if expected is None:
+            agreement.notes.append(f"attn does not compare what is behind the attention of layer {last}")
+            return
+        apart, is_quantized = difference(output, expected), agreement.dtype in LEVELS
+        # Few bits change single tokens much, through all layers; one that is wrong changes every token.
+        largest = float(np.median(apart) if is_quantized else apart.max())
+        if largest > (1.0 if is_quantized else noise_floor(agreement.dtype)):
+            agreement.partings.append(Parting("last output", [last], Cell(largest, None, agrees=False)))
+
+
+def _last_outputs(source: OpenModel, text: str) -> Iterator[Array]:
+    """Yield the last hidden states of a checkpoint and its logits, as far as the native engine computes them."""
+    if isinstance(source, NativeSource):
+        forward = source.forward(text)
+        *_, layer = computed_side(forward, source.name).layers()
+        x, model = layer.arrays["next"], forward.model
+        if model.spec.unembedding is None:
+            yield x
+        else:
+            yield (x := model.normalize(model.unembedding.norm, x))
+            yield model.unembed(x)

@@ -40,6 +40,7 @@ class Report(Displayed):
     findings: tuple[Finding, ...]  # the worst first
     invariances: tuple[Invariance, ...]
     notes: tuple[str, ...] = ()  # on the texts and the layers, a sentence each
+    is_graph: bool = False  # whether the masks are those of an exported graph, and none is implied
     tower: str | None = None  # the model type of the language model inside of another model that was checked
 
     def __repr__(self) -> str:

@@ -33,11 +33,13 @@ def check(
 
     Without a text, attn uses sentences of its own. If a model does not call the attention function of transformers,
     attn traces the modules whose class has Attention in its name.
+    attn runs an exported model on one text: alone, padded, and in steps with its cache.
     With --against attn compares an exported model with its checkpoint, and checks that it hides padding.
 
     Examples:
     attn check -m demo
     attn check -m gpt2 "time flies like an arrow" --fail-on leak,pad
+    attn check -m model.onnx
     attn check -m model.onnx --against gpt2
     """
     from attncli.analysis.check import check as check_model

@@ -17,6 +17,8 @@ from attncli.formats import DATASETS
 from attncli.text import plural
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from attncli.analysis.agreement.compare import Agreement
     from attncli.analysis.drift import CheckpointHistory
     from attncli.analysis.runs import Side
@@ -66,8 +68,8 @@ def diff(
     attn diff --from before.safetensors --from after.safetensors
     attn diff --first -m MODEL --from capture.safetensors
     """
-    is_drift, chosen = len(model or []) > 2 and not from_ and not first, output.chosen()
-    if chosen in DATASETS and not is_drift:
+    chosen, is_history = output.chosen(), len(model or []) > 2 and not from_ and not first
+    if chosen in DATASETS and not is_history:
         raise UsageError(f"attn diff writes {chosen} of three checkpoints or more; of two give -F json")
     if first:
         _show_agreement(environment, request, output, from_ or [], model or [])
@@ -75,7 +77,7 @@ def diff(
     from attncli.analysis.diff import TOP, warnings_of_both
     from attncli.analysis.diff import diff as compare
 
-    if is_drift:
+    if is_history:
         history = _over_checkpoints(environment, request, model or [], query or [])
         show_checkpoints(environment, output, "diff", history, precision, colormap, top)
         return
@@ -109,14 +111,36 @@ def _show_agreement(
     """Show the first stage at which two runs part; end with 1 if they do."""
     from attncli.analysis.agreement.compare import compare
     from attncli.analysis.runs import saved_side
+    from attncli.engines.captures import check_comparable
 
     if len(files) + len(models) != 2:
         count = f"--first is given {plural(len(models), 'model')} and {plural(len(files), 'file')}"
         raise UsageError(f"{count}; give two: -m A -m B, -m A --from FILE, or --from A --from B")
     saved = [saved_side(path) for path in files]
     ids = saved[0].token_ids if len(saved) == 1 else None
-    runs = [_run_of(environment, request, name, ids) for name in models]
-    show_agreement(environment, output, compare(*runs, *saved))
+    text = _text_of_runs(environment, request.texts, ids) if models else None
+    if text is None and ids is not None:
+        request, text = request.changed(load=request.load.changed(ids=True)), " ".join(map(str, ids))
+    runs = [_run_of(environment, request, name, text or "") for name in models]
+    first, second = [*runs, *saved]
+    for side, other in ((first, second), (second, first)):
+        check_comparable(side.name, side.contents, other.contents)
+    agreement = compare(first, second)
+    agreement.notes += _hints(agreement, *runs, *saved) if runs and saved else []
+    show_agreement(environment, output, agreement)
+
+
+def _hints(agreement: Agreement, run: Side, file: Side) -> Iterator[str]:
+    """Yield slips of the program that wrote a capture, which look like a fault of its engine."""
+    last, layers = len(run.indices), getattr(file.contents, "layers", {})
+    if last in layers and any(last - 1 in parting.layers for parting in agreement.partings):
+        yield "transformers has the final norm in its last hidden states; leave them out of a capture"
+    causes = [parting.cause for parting in agreement.partings]
+    for cause in filter(None, causes):
+        if cause.name == "rotated width" and "0" in (cause.a, cause.b):
+            yield "q and k before their rotation need rotated: before in the metadata of their file"
+        if cause.name == "positions" and None in causes and not (cause.a[0] == cause.b[0] == "0"):
+            yield "a file without the first tokens of a run lacks keys of the later ones; write them all"
 
 
 def show_agreement(environment: Environment, output: options.OutputOptions, agreement: Agreement) -> None:
@@ -132,33 +156,37 @@ def show_agreement(environment: Environment, output: options.OutputOptions, agre
         from attncli.render.agreement import agreement_parts
 
         with output.view(environment, chosen, "diff") as canvas:
-            canvas.show(agreement_parts(agreement, canvas.palette("viridis"), canvas.width), "agreement")
+            canvas.show(
+                agreement_parts(agreement, canvas.palette("viridis"), canvas.width), " / ".join(agreement.names)
+            )
     if not agreement.agrees:
         raise Exit(ExitCode.FINDINGS)
 
 
-def _run_of(environment: Environment, request: options.CommonOptions, model: str, ids: tuple[int, ...] | None) -> Side:
-    """Return the run of a model, of the text on the command line or else of the token ids of a capture."""
-    from attncli.analysis.runs import side_of
-    from attncli.cli.loop import loading, sentences, trace_job
-    from attncli.corpus.jobs import source_of
-    from attncli.trace.selection import Indices
+def _text_of_runs(environment: Environment, texts: options.TextOptions, ids: Sequence[int] | None) -> str | None:
+    """Return the text on the command line; None for the token ids of a file."""
+    from attncli.cli.loop import sentences
 
-    texts = request.texts
-    request = request.changed(model=model, from_=None)
     if not texts.text and texts.file is None:
         if ids is None:
             raise UsageError("give the text that both runs read: attn diff --first TEXT")
-        request = request.changed(load=request.load.changed(ids=True))
-        items: list[Any] = [" ".join(map(str, ids))]
-    else:
-        numbered = ((item.number, item.text) for item in islice(sentences(texts, environment, may_be_words=False), 2))
-        items = [text for _, text in raise_on_failure(numbered, is_alone=True)]
-    if len(items) != 1:
+        return None
+    items = islice(sentences(texts, environment, may_be_words=False), 2)
+    read = [text for _, text in raise_on_failure(((item.number, item.text) for item in items), is_alone=True)]
+    if len(read) != 1:
         raise UsageError("attn diff --first compares two runs of one text; give one")
-    job = trace_job(request, None, layers=Indices("layer", None))
+    return str(read[0])
+
+
+def _run_of(environment: Environment, request: options.CommonOptions, model: str, text: str) -> Side:
+    from attncli.analysis.runs import side_of
+    from attncli.cli.loop import loading, trace_job
+    from attncli.corpus.jobs import source_of
+    from attncli.trace.selection import Indices
+
+    job = trace_job(request.changed(model=model, from_=None), None, layers=Indices("layer", None))
     with loading(environment, model, None):
-        return side_of(source_of(**job.options), model, items[0], texts.pair)
+        return side_of(source_of(**job.options), model, text, request.texts.pair)
 
 
 def _over_checkpoints(

@@ -94,10 +94,22 @@ def rotated(x: Float[np.ndarray, "H T D"], angles: Float[np.ndarray, "T R"]) -> 
     The angles are positions times frequencies. The first 2R dimensions are rotated, dimension i together with i + R, in
     the layout of GPT-NeoX and later models; the others stay.
     """
-    half = angles.shape[-1]
-    cos, sin = np.cos(angles), np.sin(angles)
-    first, second = x[..., :half], x[..., half : 2 * half]
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin, x[..., 2 * half :]], axis=-1)
+    return rotated_by(x, np.cos(angles), np.sin(angles))
+
+
+def rotated_by(
+    x: Float[np.ndarray, "H T D"], cos: Float[np.ndarray, "T R"], sin: Float[np.ndarray, "T R"],
+    is_interleaved: bool = False,
+) -> Float[np.ndarray, "H T D"]:  # fmt: skip
+    """Rotate queries or keys by the cosines and sines of angles; interleaved, 2i and 2i + 1 are a pair."""
+    half = cos.shape[-1]
+    width = 2 * half
+    pairs = (slice(0, width, 2), slice(1, width, 2)) if is_interleaved else (slice(half), slice(half, width))
+    first, second = (x[..., part] for part in pairs)
+    turned = [first * cos - second * sin, second * cos + first * sin]
+    if is_interleaved:
+        turned = [np.stack(turned, axis=-1).reshape(*x.shape[:-1], width)]
+    return np.concatenate([*turned, x[..., width:]], axis=-1)
 
 
 class Rope(NamedTuple):
@@ -110,13 +122,8 @@ class Rope(NamedTuple):
     def rotate(self, x: Float[np.ndarray, "H T D"], positions: Num[np.ndarray, " T"]) -> Float[np.ndarray, "H T D"]:
         """Return queries or keys, rotated by their positions."""
         angles, width = positions.astype(np.float32)[:, None] * self.frequencies, 2 * len(self.frequencies)
-        if self.is_interleaved:
-            x = np.concatenate([x[..., :width:2], x[..., 1:width:2], x[..., width:]], axis=-1)
-        x = rotated(x, angles)
+        x = rotated_by(x, np.cos(angles), np.sin(angles), self.is_interleaved)
         x[..., :width] *= np.float32(self.magnitude)
-        if self.is_interleaved:
-            halves = x[..., :width].reshape(*x.shape[:-1], 2, -1)
-            x[..., :width] = halves.swapaxes(-1, -2).reshape(*x.shape[:-1], width)
         return x
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from attncli.checkpoints.onnx_files import cached_graph
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.encode import EncodedInput
+from attncli.encoding.graph_inputs import HIDDEN, IDS, MASK, PIXELS, padded_inputs, step_inputs
 from attncli.encoding.written_tokenizer import open_encoder
-from attncli.engines.onnx.runner import HIDDEN, IDS, MASK, PIXELS, GraphRunner
+from attncli.engines.onnx.runner import GraphRunner
 from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
 from attncli.errors import NotExposedError, UsageError
 from attncli.text import as_list, visible
@@ -23,7 +26,7 @@ from attncli.trace.trace import Provenance, Trace
 class OnnxModel(OpenModel):
     """A model in ONNX files and its tokenizer, opened once; see `open_source` for the options and errors."""
 
-    can_batch = False
+    can_batch, is_graph = False, True
     parallel_from = PARALLEL_FROM_LATE  # the runtime computes on all cores already
 
     def __init__(
@@ -32,7 +35,7 @@ class OnnxModel(OpenModel):
     ) -> None:  # fmt: skip
         self.name, self._shown, self._heads, self._kind = snapshot.name, visible(snapshot.name), heads, kind
         self.with_mask(mask)
-        self.is_encoder_decoder = len(snapshot.onnx) > 1
+        self.is_encoder_decoder, self._graph = len(snapshot.onnx) > 1, snapshot.onnx[0]
         first = "encoder" if self.is_encoder_decoder or snapshot.config.get("is_encoder_decoder") is True else None
         self._runners = [GraphRunner(*both, self._shown) for both in zip(snapshot.onnx, (first, None), strict=False)]
         sublayers = [item for runner in self._runners for item in runner.sublayers]
@@ -43,16 +46,15 @@ class OnnxModel(OpenModel):
         self._layers = layers.resolve(len(self.attention_layers), self._shown)
         self._order = [(layer, kind_of_layer) for layer in self._layers for kind_of_layer in kinds]
         self.encoder = open_encoder(snapshot, special, options, PIXELS in self._runners[0].inputs)
-        for index, runner in enumerate(self._runners):
-            runner.open(self._layers, kind, [runner.states] if self.is_encoder_decoder and not index else ())
+        for runner in self._runners:
+            runner.open(self._layers, kind)
         config, count = snapshot.config, len(self.attention_layers)
-        expected = next(
-            (config[name] for name in ("num_hidden_layers", "n_layer", "num_layers") if name in config), count
-        )
-        other = (
-            f"the graph has attention in {count} layers, and config.json has {expected}; layers are counted in order"
-        )
-        source = Provenance("pretrained", self.name, config.get("model_type"), layers=count, details={"engine": "onnx"})
+        names = (name for name in ("num_hidden_layers", "n_layer", "num_layers") if name in config)
+        expected = config.get(next(names, ""), count)
+        other = f"the graph has attention in {count} layers, and config.json has {expected}; they are counted in order"
+        bits = [runner.weight_bits for runner in self._runners if runner.weight_bits]
+        details = {"engine": "onnx"} | ({"weights": f"int{min(bits)}"} if bits else {})
+        source = Provenance("pretrained", self.name, config.get("model_type"), layers=count, details=details)
         self._source = source._replace(notes=(other,) * (expected != count))
 
     def with_mask(self, mask: str | None) -> OnnxModel:
@@ -76,10 +78,27 @@ class OnnxModel(OpenModel):
         """Return the layers of a text with tokens of padding; see `OpenModel.padded_layers`."""
         if MASK not in self._runners[0].inputs:
             return None
-        ids = self._encode(text, None, None).inputs[IDS]
-        values = {IDS: (self.encoder.padding_id, ids), MASK: (0, [1] * len(ids)), "position_ids": (0, range(len(ids)))}
-        around = {name: [[pad] * left + [*inner] + [pad] * right] for name, (pad, inner) in values.items()}
+        if left and any("lengths" in item.tensors for item in self._runners[0].sublayers):
+            raise NotExposedError("GroupQueryAttention counts the keys before padding; pad on the right")
+        around = padded_inputs(self._encode(text, None, None).inputs[IDS], self.encoder.padding_id, left, right)
         return self._runners[0].run(around, self._heads)[0]
+
+    def in_steps(self, text: str) -> Iterator[Sequence[LayerTrace]] | None:
+        """Yield the layers of a text's parts: half of it, then the last two tokens; see `OpenModel.in_steps`."""
+        first = runner = self._runners[0]
+        if with_past := None if self.is_encoder_decoder else cached_graph(self._graph, first.inputs):
+            runner = GraphRunner(with_past, None, self._shown, is_cached=True)
+            runner.open(self._layers, self._kind)
+        if self.is_encoder_decoder or not runner.cache:
+            return None
+        ids = self._encode(text, None, None).inputs[IDS]
+        ends = {max(len(ids) // 2, 1), max(len(ids) - 2, 1), max(len(ids) - 1, 1), len(ids)}
+        return runner.in_steps(ids, sorted(ends), self._heads, first)
+
+    def own_output(self, text: str) -> np.ndarray[Any, Any]:
+        """Return the first output of the first graph; see `OpenModel.own_output`."""
+        ids, (runner, *_) = self._encode(text, None, None).inputs[IDS], self._runners
+        return runner.run(step_inputs(ids, 0, len(ids)), self._heads, [runner.states])[1][0]
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`."""
@@ -87,10 +106,10 @@ class OnnxModel(OpenModel):
             sentence = self._encode(text, pair, target)
             arrays: dict[str, Any] = {name: [ids] for name, ids in sentence.inputs.items()} | dict(sentence.tensors)
             encoder, *decoder = self._runners
-            layers, states = encoder.run(arrays, self._heads)
+            layers, states = encoder.run(arrays, self._heads, [encoder.states] * len(decoder))
             if sentence.target is not None:
-                layers += decoder[0].run({IDS: arrays["decoder_input_ids"], HIDDEN: states}, self._heads)[0]
+                layers += decoder[0].run({IDS: arrays["decoder_input_ids"], HIDDEN: states[0]}, self._heads)[0]
             layers.sort(key=lambda layer: self._order.index((layer.layer, layer.kind)))
             source, sides = self._source._replace(dtype=encoder.dtype), (sentence.query_tokens, sentence.tokens)
-            trace = Trace(source, *sides, tuple(layers), sentence.text, sentence.pair, sentence.target, sentence.notes)
-            yield replace(trace, pictures=sentence.pictures, grids=sentence.grids)
+            more: dict[str, Any] = {"notes": sentence.notes, "pictures": sentence.pictures, "grids": sentence.grids}
+            yield Trace(source, *sides, tuple(layers), sentence.text, sentence.pair, sentence.target, **more)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attncli.attention import FORBIDDEN_BELOW, attention_scores, dot_products
-from attncli.engines.onnx.graph import Graph, attributes
+from attncli.checkpoints.onnx_graph import attributes
+from attncli.engines.onnx.graph import Graph
+from attncli.errors import NotExposedError
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -24,6 +27,7 @@ Steps = list[tuple[str, str]]  # operators on the products of queries and keys, 
 _PRODUCTS = ("MatMul", "FusedMatMul")
 _SAME_NUMBERS = ("Cast", "Dropout", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 _DEEPEST = 12  # nodes between the product and the Softmax
+_MOST_NODES = 32  # that follow a Softmax before the product
 
 
 class AttentionArrays(NamedTuple):
@@ -37,6 +41,7 @@ class AttentionArrays(NamedTuple):
     output: Float[np.ndarray, "H Q Dv"]  # weights·V
     bias: Float[np.ndarray, "#H Q K"] | None = None
     softcap: float | None = None
+    sinks: Float[np.ndarray, " H"] | None = None
     scores: Float[np.ndarray, "H Q K"] | None = None  # where there is no scale
     weights: Float[np.ndarray, "H Q K"] | None = None  # None where the graph shows none
 
@@ -57,8 +62,10 @@ def written_attention(graph: Graph, node: NodeProto) -> GraphAttention | None:
     if weighed is None or (scored := _scored(graph, node.input[0])) is None:
         return None
     product, steps = scored
-    how, (q, of_queries), (k, of_keys) = attributes(product), *(_unscaled(graph, name) for name in product.input)
-    steps = [*of_queries, *of_keys, *steps]
+    how, (q, k), scaled = attributes(product), product.input, [_unscaled(graph, name) for name in product.input]
+    if all(of_side for _, of_side in scaled):  # √scale each, as of sdpa; of one side it is part of the model
+        (q, of_queries), (k, of_keys) = scaled
+        steps = [*of_queries, *of_keys, *steps]
     roles = {"query": q, "key": k, "value": weighed.input[1], "scores": node.input[0], "weights": weighed.input[0]}
     roles |= {f"step {number}": operand for number, (_, operand) in enumerate(steps) if operand}
     read = partial(_read, [operator for operator, _ in steps], how.get("alpha", 1.0), not how.get("transB", 0))
@@ -97,11 +104,13 @@ def _read(operators: list[str], factor: float, is_transposed: bool, arrays: Arra
 
 def _weighed(graph: Graph, name: str) -> NodeProto | None:
     """Return the product of weights and values, which follows a Softmax."""
-    for node in graph.consumers.get(name, ()):
-        if node.op_type in _PRODUCTS and node.input[0] == name and not graph.is_constant(node.input[1]):
-            return node
-        if node.op_type in (*_SAME_NUMBERS, "Mul", "Slice", "Where") and (product := _weighed(graph, node.output[0])):
-            return product
+    names = [name]
+    for made in names:  # it grows
+        for node in graph.consumers.get(made, ()):
+            if node.op_type in _PRODUCTS and node.input[0] == made and not graph.is_constant(node.input[1]):
+                return node
+            if node.op_type in (*_SAME_NUMBERS, "Mul", "Slice", "Where") and len(names) < _MOST_NODES:
+                names.append(node.output[0])
     return None
 
 
@@ -138,5 +147,7 @@ def _unscaled(graph: Graph, name: str) -> tuple[str, Steps]:
 
 
 def by_heads(array: np.ndarray[Any, Any]) -> Float[np.ndarray, "H _ _"]:
-    """Return an array of one sentence as float32, with one axis of heads."""
+    """Return an array of one sentence as float32, with one axis of heads; NotExposedError for several windows."""
+    if array.ndim > 3 and prod(array.shape[:-3]) != 1:
+        raise NotExposedError(f"a layer attends within {len(array)} windows, and attn shows attention among all tokens")
     return np.asarray(array, np.float32).reshape(-1, *array.shape[-2:])

@@ -2,57 +2,47 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
 
+from attncli.checkpoints.onnx_graph import translated
+from attncli.encoding.graph_inputs import HIDDEN, IDS, graph_inputs, step_inputs
 from attncli.engines.onnx.fused import fused_attention
 from attncli.engines.onnx.graph import Graph
 from attncli.engines.onnx.patterns import GraphAttention, written_attention
-from attncli.errors import AttnError, InputError, LoadError, NotExposedError
+from attncli.errors import InputError, LoadError, NotExposedError
 from attncli.masks.expressions import smallest
-from attncli.text import visible
-from attncli.trace.layer import LayerTrace, Proof, max_abs_diff, stages_of
+from attncli.trace.layer import LayerTrace, Proof, max_abs_diff, stages_of, without_copies
 from attncli.trace.selection import Indices
-
-IDS, MASK, HIDDEN, PIXELS = "input_ids", "attention_mask", "encoder_hidden_states", "pixel_values"
-# Inputs that follow from the number of tokens, and from reading a text at once.
-_OF_TOKENS: dict[str, Callable[[int], Any]] = {
-    **dict.fromkeys((MASK, "encoder_attention_mask"), lambda tokens: [[1] * tokens]),
-    "token_type_ids": lambda tokens: [[0] * tokens],
-    "position_ids": lambda tokens: [[*range(tokens)]],
-    "cache_position": lambda tokens: [*range(tokens)],
-    "use_cache_branch": lambda _: [False],
-    "num_logits_to_keep": lambda _: 1,
-}
-_SOURCE = re.compile(r"\S+\.(?:cc|h):\d+ \w+ ")  # where in the runtime an error arose
 
 
 class GraphRunner:
     """A graph whose attention is among its outputs; see `Graph` for the errors."""
 
-    def __init__(self, path: Path, kind: str | None, shown: str) -> None:
+    def __init__(self, path: Path, kind: str | None, shown: str, is_cached: bool = False) -> None:
         self._shown, self._folder, self.dtype = shown, str(path.parent), "float32"  # that of its attention
-        self._graph: Graph | None = (graph := _translated(LoadError, f"{shown} is damaged", Graph, path))
+        self._graph: Graph | None = (graph := translated(LoadError, f"{shown} is damaged", Graph, path, is_cached))
         self.inputs, self.states = graph.inputs, graph.outputs[0]  # the first one of an encoder
-        self.sublayers = _translated(NotExposedError, f"attn cannot read {shown}", _sublayers, graph, kind)  # in order
+        self.cache, self.weight_bits = graph.cache, graph.weight_bits
+        self.sublayers = translated(NotExposedError, f"attn cannot read {shown}", _sublayers, graph, kind)  # in order
         if not self.sublayers:
             raise NotExposedError(f"{shown} has no attention that attn reads: no Softmax between two MatMul nodes")
 
-    def open(self, layers: Sequence[int], kind: str | None, others: Sequence[str] = ()) -> None:
-        """Open the runtime for some layers and some other outputs."""
+    def open(self, layers: Sequence[int], kind: str | None) -> None:
+        """Open the runtime for some layers."""
         self._chosen = [item for item in self.sublayers if item.layer in layers and kind in (None, item.kind)]
-        self._session = _translated(LoadError, f"onnxruntime cannot load {self._shown}", self._opened, others)
+        self._session = translated(LoadError, f"onnxruntime cannot load {self._shown}", self._opened)
 
-    def _opened(self, others: Sequence[str]) -> Any:
+    def _opened(self) -> Any:
         assert self._graph is not None
-        self._outputs = sorted({name for item in self._chosen for name in item.tensors.values()} | {*others})
+        self._outputs = sorted({name for item in self._chosen for name in item.tensors.values()})
         data = self._graph.with_outputs(self._outputs, [node for item in self._chosen for node in item.nodes])
         self._graph = None  # it leaves the memory
         options = onnxruntime.SessionOptions()
@@ -61,29 +51,30 @@ class GraphRunner:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", self._folder)
         return onnxruntime.InferenceSession(data, options, ["CPUExecutionProvider"], enable_fallback=0)
 
-    def run(self, arrays: Mapping[str, Any], heads: Indices) -> tuple[list[LayerTrace], np.ndarray[Any, Any] | None]:
-        """Return the layers of one sentence, and the first own output if it is open; InputError if it does not run."""
-        feeds = {
-            name: np.asarray(arrays[name] if name in arrays else self._implied(name, arrays), dtype)
-            for name, (dtype, _) in self.inputs.items()
-        }
+    def run(
+        self, arrays: Mapping[str, Any], heads: Indices, others: Sequence[str] = ()
+    ) -> tuple[list[LayerTrace], list[np.ndarray[Any, Any]]]:
+        """Return the layers of one sentence, and other outputs of the graph; InputError if it does not run."""
+        feeds = translated(NotExposedError, f"attn cannot run {self._shown}", graph_inputs, self.inputs, arrays)
         failure = f"{self._shown} does not run on this input"
-        tensors = _translated(InputError, failure, self._session.run, self._outputs, feeds)
-        outputs = dict(zip(self._outputs, tensors, strict=True))
+        tensors = translated(InputError, failure, self._session.run, [*self._outputs, *others], feeds)
+        outputs = dict(zip(self._outputs, tensors, strict=False))
         if self._chosen:
             self.dtype = str(outputs[self._chosen[0].tensors["output"]].dtype)
         failure = f"attn cannot read the attention of {self._shown}"
-        layers = [_translated(NotExposedError, failure, _layer, item, outputs, heads) for item in self._chosen]
-        return layers, outputs.get(self.states)
+        layers = [translated(NotExposedError, failure, _layer, item, outputs, heads) for item in self._chosen]
+        return layers, tensors[len(self._outputs) :]
 
-    def _implied(self, name: str, arrays: Mapping[str, Any]) -> Any:
-        """Return an input that no sentence has: of its number of tokens, or of an empty cache."""
-        if name in _OF_TOKENS:
-            return _OF_TOKENS[name](np.shape(arrays[HIDDEN if name.startswith("encoder_") else IDS])[1])
-        if not name.startswith(("past.", "past_")):
-            raise NotExposedError(f"the graph of {self._shown} reads {visible(name)}, which attn does not have")
-        first, *sizes = self.inputs[name][1]
-        return np.zeros((first or 1, *sizes))
+    def in_steps(
+        self, ids: Sequence[int], ends: Sequence[int], heads: Indices, first: GraphRunner
+    ) -> Iterator[list[LayerTrace]]:
+        """Yield the layers of consecutive parts: the first run by `first`, each other one with the cache before it."""
+        past: dict[str, Any] = {}
+        for start, end in pairwise([0, *ends]):
+            runner = self if start else first
+            layers, present = runner.run(step_inputs(ids, start, end) | past, heads, [*self.cache.values()])
+            past = dict(zip(self.cache, present, strict=True))
+            yield layers
 
 
 def _sublayers(graph: Graph, kind: str | None) -> list[GraphAttention]:
@@ -92,7 +83,7 @@ def _sublayers(graph: Graph, kind: str | None) -> list[GraphAttention]:
     counts: Counter[str] = Counter()
     for node in graph.nodes:
         if attention := (fused_attention(graph, node) or written_attention(graph, node)):
-            of_decoder = "decoder" if IDS in graph.origins.get(attention.tensors["key"], ()) else "cross"
+            of_decoder = "decoder" if IDS in graph.origins.get(attention.tensors.get("key", ""), {IDS}) else "cross"
             which = kind or (of_decoder if HIDDEN in graph.inputs else "self")
             sublayers.append(attention._replace(layer=counts[which], kind=which))
             counts[which] += 1
@@ -102,11 +93,11 @@ def _sublayers(graph: Graph, kind: str | None) -> list[GraphAttention]:
 def _layer(attention: GraphAttention, outputs: Mapping[str, Any], heads: Indices) -> LayerTrace:
     """Return a layer of the tensors of a graph, with weights·V held against the graph's own output."""
     read = attention.read({role: outputs[name] for role, name in attention.tensors.items()})
-    (k, v), output, count = _without_copies(read.k, read.v), read.output, len(read.output)
+    (k, v), output, count = without_copies(read.k, read.v), read.output, len(read.output)
     mask = smallest(read.allowed[:1] if (read.allowed == read.allowed[:1]).all() else read.allowed, count)
     layer = LayerTrace(
         attention.layer, attention.kind, read.q, k, v, read.scale, mask,
-        heads.resolve(count, f"layer {attention.layer}"), bias=read.bias, softcap=read.softcap,
+        heads.resolve(count, f"layer {attention.layer}"), bias=read.bias, softcap=read.softcap, sinks=read.sinks,
         recorded_scores=read.scores, recorded_weights=read.weights,
     )  # fmt: skip
     # The weights are the graph's; those of q, k and the mask are compared, where these are known for every query.
@@ -116,25 +107,6 @@ def _layer(attention: GraphAttention, outputs: Mapping[str, Any], heads: Indices
     worst = max(max_abs_diff(each.output, output[list(each.heads)][:, each.queries]) for each in stages)
     largest = max(float(np.nanmax(np.abs(v), initial=1.0)), 1.0)
     layer = replace(layer, proof=Proof(worst, "the output of the graph's own attention", magnitude=largest))
-    if read.weights is None and is_derived and not layer.is_proven(outputs[attention.tensors["output"]].dtype.name):
+    if is_derived and not layer.is_proven(outputs[attention.tensors["output"]].dtype.name):
         raise NotExposedError(f"layer {layer.layer} attends otherwise than attn reads it; export it without optimizers")
     return layer
-
-
-def _without_copies(k: Any, v: Any) -> tuple[Any, Any]:
-    """Return keys and values once for consecutive heads that share them, as a graph repeats them for their queries."""
-    for size in range(len(v), 1, -1):
-        if len(v) % size == 0 and all((array[::size].repeat(size, axis=0) == array).all() for array in (k, v)):
-            return k[::size], v[::size]
-    return k, v
-
-
-def _translated(kind: type[AttnError], failure: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call the runtime, or what reads a graph; errors become one of a kind, with the reason alone."""
-    try:
-        return call(*arguments)
-    except AttnError:
-        raise
-    except Exception as error:  # the runtime raises its own, and a graph may be of any form
-        reason = _SOURCE.sub("", " ".join(str(error).split()).rpartition(" : ")[2]).replace(". ", ", ")
-        raise kind(f"{failure}: {visible(reason[:300]).rstrip('.') or type(error).__name__}") from None

@@ -103,7 +103,8 @@ class Checkpoint(OpenModel):
         tokenizer = auto_tokenizer.load_tokenizer(self.snapshot, self.options, self.part.whole)
         chat = open_chat(self.name, tokenizer, self.options, special=special, asks=asks)
         start = getattr(self.part.config, "decoder_start_token_id", None) if self.is_encoder_decoder else None
-        if start is not None and (type(start) is not int or start not in tokenizer.get_vocab().values()):
+        ids = range(2**31) if self.options.ids else tokenizer.get_vocab().values()
+        if start is not None and (type(start) is not int or start not in ids):
             shown = f"{visible(self.name)} starts its decoder with {visible(repr(start)[:50])}"
             raise LoadError(f"the configuration of {shown}; expected the id of a token as decoder_start_token_id")
 

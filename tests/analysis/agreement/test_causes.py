@@ -61,6 +61,7 @@ def docs(*starts: int) -> np.ndarray:
 
 
 WEIGHTS = "q", "k", "weights"
+BY = "by 0.00316 to 1, times 1.5"  # frequencies of no known kind
 PLANTED: list[tuple[Change, str, tuple[str, ...], str]] = [
     (rope(frequencies=frequencies_of(500_000.0, 8)), "rotary base", ("q", "k"), "500000"),
     (rope(frequencies=frequencies_of(31_416.0, 8)), "rotary base", ("q", "k"), "31416"),
@@ -69,6 +70,7 @@ PLANTED: list[tuple[Change, str, tuple[str, ...], str]] = [
     (field(rope=None), "rotated width", ("q", "k"), "0"),
     (rope(frequencies=frequencies_of(10_000.0, 8) / np.float32(3)), "rotary scaling", ("q", "k"), "linear 3"),
     (rope(frequencies=yarn(1e4, 8, 4.0, 64), magnitude=0.1 * np.log(4) + 1), "rotary scaling", ("q", "k"), "yarn 4"),
+    (rope(frequencies=np.linspace(1, 0.1, 8, dtype=np.float32), magnitude=1.5), "rotary scaling", ("q", "k"), BY),
     (field(positions=np.arange(TOKENS) + 5), "positions", ("q", "k"), "5..16"),
     (field(positions=np.r_[0:6, 0:6]), "positions", ("q", "k"), "0..5, 0..5"),
     (field(scale=0.125), "scale", WEIGHTS, "0.125"),
@@ -97,6 +99,7 @@ def _scaled(ours: LayerSteps) -> dict[str, np.ndarray]:
 
 def test_a_search_is_as_exact_as_its_distance() -> None:
     assert search(lambda value: abs(np.log(value / 31_416.0)), 10.0, 1e9) == pytest.approx(31_416, rel=1e-5)
+    assert search(lambda value: 1 + abs(np.log(value / 31_416.0)) / 9, 10.0, 1e9) is None  # no number explains it
     assert base_of(frequencies_of(12_345.0, 32)) == 12_345
 
 
@@ -117,5 +120,5 @@ def test_masks_near_a_window_begin_with_the_windows_beside_it() -> None:
 def test_runs_without_common_layers_are_refused() -> None:
     array = np.ones((1, 3, 2), np.float32)
     first, second = (captured_side(Capture({index: LayerCapture(array, array, array)}), f"{index}") for index in (0, 1))
-    with pytest.raises(InputError, match="no layer in common"):
+    with pytest.raises(InputError, match="no array in common"):
         compare(first, second)

@@ -17,12 +17,14 @@ from conformance import save_for_auto
 from gguf_files import Kind, write_gguf
 from native_variants import save_whole
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as save_torch_file
 
 from attncli.analysis.agreement.compare import Agreement, compare
 from attncli.analysis.runs import Side, captured_side, side_of, traced_side
 from attncli.engines import open_source
 from attncli.errors import InputError
 from attncli.trace.capture import Capture, LayerCapture
+from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Trace
 
 IDS = "5 9 3 17 22 8 31 4 12 6 40"
@@ -84,7 +86,8 @@ def test_architectures_of_transformers_agree_with_themselves(family: str, tmp_pa
         for dtype in ("float32", "bfloat16")
     )
     alone, batched, rounded = whole.trace(TEXTS[0]), next(iter(whole.traces(TEXTS))), half.trace(TEXTS[0])
-    assert causes(compare(traced_side(alone, "alone"), traced_side(batched, "in a batch"))) == []
+    result = compare(traced_side(alone, "alone"), traced_side(batched, "in a batch"))
+    assert (causes(result), any("encoder alone" in note for note in result.notes)) == ([], family == "t5")
     assert causes(compare(traced_side(alone, "float32"), traced_side(rounded, "bfloat16"))) == []
 
 
@@ -156,7 +159,12 @@ EDITS: list[tuple[dict[str, Any], str, Callable[[np.ndarray], np.ndarray] | None
     ({"rope_parameters": {"rope_theta": 23456.0, "rope_type": "default"}}, "", None, "rotation: rotary base 23456/500"),
     ({}, "layers.1.self_attn.k_proj.weight", lambda w: 1.01 * w, "projections: projection weights of k differ/"),
     ({}, "layers.1.self_attn.o_proj.weight", lambda w: 1.01 * w, "output: output projection's weights differ/"),
-    ({}, "layers.1.mlp.up_proj.weight", lambda w: 1.01 * w, "output: output weights behind the attention differ/"),
+    (
+        {},
+        "layers.1.mlp.up_proj.weight",
+        lambda w: 1.01 * w,
+        "output: output of the feed-forward network or its norm differs/",
+    ),
     ({}, "embed_tokens.weight", lambda w: 1.01 * w, "input: embedding weights differ/"),
 ]
 
@@ -189,26 +197,99 @@ def test_two_faults_are_named_in_their_order(llama: Path, tmp_path: Path) -> Non
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("name", "factor"), [("layers.1.self_attn.v_proj", -3.0), ("layers.1.self_attn.v_proj", 1.05)])
+def test_weights_in_few_bits_hide_no_fault(name: str, factor: float, llama: Path, tmp_path: Path) -> None:
+    def rounded(key: str, array: np.ndarray) -> torch.Tensor:
+        return torch.tensor(array * factor if name in key else array).bfloat16()
+
+    folder = edited(llama, tmp_path / "b", {})
+    tensors = {key: rounded(key, array) for key, array in load_file(llama / "model.safetensors").items()}
+    save_torch_file(tensors, folder / "model.safetensors")
+    result = compare(run_of(llama), run_of(folder))
+    wrong = [parting for parting in result.partings if not parting.is_rounding]
+    assert [(parting.layers, parting.stage) for parting in wrong] == [([1], "projections")]
+    assert [one for one in result.partings if one.is_rounding], "the others are rounded"
+
+
+def captured(run: Side, change: Callable[[int, str, np.ndarray], np.ndarray], dtype: str = "float32") -> Side:
+    """The run as a capture of its rotated q, k and v, changed."""
+    layers = {
+        layer.index: LayerCapture(**{name: change(layer.index, name, layer.arrays[name]) for name in "qkv"})
+        for layer in run.layers()
+    }
+    return captured_side(Capture(layers, np.array(run.token_ids), dtype=dtype), "B")
+
+
+def test_layers_that_a_capture_lacks_are_computed(llama: Path) -> None:
+    right = run_of(llama)
+    whole = captured(right, lambda _, name, array: array)
+    only = replace(whole, layers=lambda: (layer for layer in whole.layers() if layer.index == 2))
+    result = compare(right, only)
+    assert (causes(result), list(result.rows), result.notes[0].partition(";")[0]) == ([], [2], "B lacks layers 0-1")
+
+
+def test_another_number_of_layers_is_refused(llama: Path, tmp_path: Path) -> None:
+    other = edited(llama, tmp_path / "b", {"num_hidden_layers": 2})
+    with pytest.raises(InputError, match=r"3 layers and .* 2; give two runs of one checkpoint"):
+        compare(run_of(llama), run_of(other))
+
+
+def test_nan_is_no_agreement(llama: Path) -> None:
+    right = run_of(llama)
+    result = compare(right, captured(right, lambda index, _, array: array * np.float32(np.nan if index == 1 else 1)))
+    assert not result.agrees
+    assert any("NaN in layer 1" in note for note in result.notes)
+
+
+def test_noise_that_grows_without_end_is_no_rounding(llama: Path) -> None:
+    right, draws = run_of(llama), np.random.default_rng(0)
+    growing = captured(right, lambda index, _, array: _noisy(array, 6e-7 * 7**index, draws))
+    assert not compare(captured(right, lambda _, name, array: array), growing).agrees
+
+
+def test_a_factor_is_no_rounding_of_16_bits(llama: Path) -> None:
+    right, draws = run_of(llama), np.random.default_rng(0)
+
+    def scaled(index: int, name: str, array: np.ndarray) -> np.ndarray:
+        return _noisy(array * np.float32(1.05 if (index, name) == (1, "v") else 1), 2e-3, draws)
+
+    (found,) = compare(right, captured(right, scaled, "bfloat16")).partings[:1]
+    assert (found.layers, found.stage) == ([1], "projections")
+
+
+def test_a_stated_scale_is_compared_in_the_last_layer(llama: Path) -> None:
+    right = run_of(llama)
+    layers = {
+        layer.index: LayerCapture(**{name: layer.arrays[name] for name in "qkv"}, scale=1.0) for layer in right.layers()
+    }
+    stated = captured_side(Capture(layers, np.array(right.token_ids)), "B")
+    assert causes(compare(right, stated)) == ["scores: scale 1/0.25"]
+
+
 def test_noise_of_a_wrong_twin_is_no_cause(llama: Path) -> None:
     right = run_of(llama)
-    arrays = {layer.index: layer.arrays for layer in right.layers()}
     draws = np.random.default_rng(0)
 
-    def captured(noise: float, dtype: str) -> Side:
-        layers = {
-            index: LayerCapture(**{name: _noisy(layer[name], noise * (index == 1), draws) for name in "qkv"})
-            for index, layer in arrays.items()
-        }
-        return captured_side(Capture(layers, np.array(right.token_ids), dtype=dtype), "B")
+    def noisy(noise: float, dtype: str) -> Side:
+        return captured(right, lambda index, _, array: _noisy(array, noise * (index == 1), draws), dtype)
 
-    assert causes(compare(right, captured(0.0, "float32"))) == []
-    (found,) = compare(right, captured(1e-3, "float32")).partings
+    assert causes(compare(right, noisy(0.0, "float32"))) == []
+    (found,) = compare(right, noisy(1e-3, "float32")).partings
     assert (found.layers, found.stage, found.cause) == ([0], "output", None)  # what enters layer 1
-    assert causes(compare(right, captured(1e-3, "bfloat16"))) == []  # of which this is rounding
+    assert causes(compare(right, noisy(1e-3, "bfloat16"))) == []  # of which this is rounding
 
 
 def _noisy(array: np.ndarray, noise: float, draws: np.random.Generator) -> np.ndarray:
     return (array * (1 + noise * draws.standard_normal(array.shape))).astype(np.float32)
+
+
+def test_positions_of_a_program_are_no_token_ids(llama: Path) -> None:
+    """A program that `attn run --save` watched has no tokens, only positions."""
+    trace = open_source(str(llama), layer="all", ids=True, engine="transformers").trace(IDS)
+    tokens = Tokens(replace(token, id=token.index, text=str(token.index)) for token in trace.key_tokens)
+    source = trace.source._replace(kind="module")
+    watched = replace(trace, source=source, query_tokens=tokens, key_tokens=tokens)
+    assert causes(compare(run_of(llama), traced_side(watched, "B"))) == []
 
 
 def test_runs_of_other_sizes_are_refused(llama: Path, tmp_path: Path) -> None:

@@ -71,6 +71,36 @@ SIZED = (
 )
 HUGE = helper.make_node("Constant", [], ["huge"], value=numpy_helper.from_array(np.array([2**40])))
 INT = helper.make_value_info("huge", helper.make_tensor_type_proto(TensorProto.INT64, None))
+
+
+def of_functions(calls: int) -> ModelProto:
+    """Make a graph with local functions, each of which calls the next one twice."""
+    model = graph_of(helper.make_node("f0", ["x"], ["z"], domain="evil"))
+    versions = [helper.make_opsetid("", 17), helper.make_opsetid("evil", 1)]
+    for number in range(calls):
+        name, domain = (f"f{number + 1}", "evil") if number + 1 < calls else ("Identity", "")
+        nodes = [helper.make_node(name, ["a"], [made], domain=domain) for made in ("b", "c")]
+        model.functions.append(helper.make_function("evil", f"f{number}", ["a"], ["b"], nodes, versions))
+    return model
+
+
+def fanned() -> ModelProto:
+    """Make a graph whose weights are multiplied with themselves, time after time."""
+    model = graph_of()
+    nodes, (softmax, product) = model.graph.node, model.graph.node[-2:]
+    softmax.output[0], product.input[0] = "m0", "m60"
+    muls = [helper.make_node("Mul", [f"m{number}"] * 2, [f"m{number + 1}"]) for number in range(60)]
+    for mul in muls:
+        nodes.insert(len(nodes) - 1, mul)
+    return model
+
+
+def with_input(dims: tuple[int, ...] | None, kind: int = TensorProto.FLOAT) -> ModelProto:
+    model = graph_of(helper.make_node("Identity", ["past_x"], ["z"]))
+    model.graph.input.append(helper.make_tensor_value_info("past_x", kind, dims))
+    return model
+
+
 DAMAGED: dict[str, tuple[Callable[[], ModelProto | bytes], type[AttnError], str]] = {
     "empty": (lambda: b"", LoadError, "is no ONNX file, or is cut"),
     "text": (lambda: b"{}" * 50, LoadError, "is no ONNX file, or is cut"),
@@ -83,9 +113,15 @@ DAMAGED: dict[str, tuple[Callable[[], ModelProto | bytes], type[AttnError], str]
     ),
     "operator": (lambda: graph_of(helper.make_node("Steal", ["x"], ["q"]), query="q"), LoadError, "No Op registered"),
     "hidden": (
-        lambda: graph_of(helper.make_node("GroupQueryAttention", ["x"], ["z"], domain="com.microsoft")),
-        NotExposedError, "the operator GroupQueryAttention at z hides its attention; export again with",
+        lambda: graph_of(helper.make_node("SparseAttention", ["x"], ["z"], domain="com.microsoft")),
+        NotExposedError, "the operator SparseAttention at z hides its attention; export again with",
     ),
+    "functions": (lambda: of_functions(24), LoadError, "make more than 1,000,000 nodes"),
+    "fan": (fanned, NotExposedError, "has no attention that attn reads"),
+    "negative input": (lambda: with_input((1, -3)), NotExposedError, "reads a past_x of a fixed size"),
+    "huge input": (lambda: with_input((2**40, 4)), NotExposedError, "reads a past_x of a fixed size"),
+    "no sizes": (lambda: with_input(None), NotExposedError, "reads a past_x of a fixed size"),
+    "type": (lambda: with_input((1, 0), 77), LoadError, "the input past_x has a type that ONNX does not know"),
     "none": (
         lambda: helper.make_model(helper.make_graph([HUGE], "g", [], [INT])),
         NotExposedError, "has no attention",
