@@ -53,11 +53,6 @@ def read_file(path: str | Path, most: int) -> bytes:
         return file.read(most)
 
 
-def is_checkpoint(path: str) -> bool:
-    """Return whether a path is the folder of a checkpoint or an adapter."""
-    return any(os.path.isfile(os.path.join(path, name)) for name in ("config.json", "adapter_config.json"))
-
-
 def check_folder(path: Path) -> None:
     """Raise InputError unless the folder of a file to write exists."""
     if not path.parent.exists():

@@ -1,4 +1,4 @@
-"""Drift of heads over the checkpoints of a run: a checkpoint is a step of which every head is measured."""
+"""Drift of heads over the checkpoints of a run: each checkpoint is a step."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class CheckpointHistory(HeadHistory):
         self.steps[step], self.checkpoints[step] = np.array(columns, np.float32), (checkpoint, report)
 
     def change(self, step: int) -> dict[str, list[float | None]]:
-        """Return the column of changes at a step, by its name; nothing where there is none."""
+        """Return the column of changes at a step by its name, or nothing."""
         return {
             name: [*by_name(self.names, self.steps[step][0]).values()] for name in self.columns[:1] if name == CHANGE
         }

@@ -35,7 +35,7 @@ STAGE_OF = {
 _PRECISION = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}  # bits of a number, the first one included
 # Steps from the least to the largest number. In 8 bits both a tensor and the weights have 255; weights of 4 bits have
 # 15 in each block, of about half the range of a row.
-LEVELS = {"int8": 127, "int4": 30}
+LEVELS = {"int8": 127, "int8 static": 127, "int4": 30}
 _OF_WEIGHTS = frozenset(STAGE_OF) - {"scores", "weights", "heads"}  # what quantized weights round
 
 
@@ -45,13 +45,13 @@ class Rounding:
     def __init__(self, dtype: str) -> None:
         self.dtype, self.unit = dtype, 1 / LEVELS[dtype] if dtype in LEVELS else 2.0 ** -_PRECISION.get(dtype, 8)
         self._draws = np.random.default_rng(0)
-        # Quantized weights round what they make; the products of queries and keys are those of float32.
-        self.of_products = Rounding("float32") if dtype in LEVELS else self
+        # Quantized weights round what they make; unless all is quantized, products of queries and keys are of float32.
+        self.of_products = Rounding("float32") if dtype in ("int8", "int4") else self
 
     def __call__(self, array: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "... N"]:
         """Return an array with an error of each number, relative to its row, or to the range of what was quantized."""
         if self.dtype in LEVELS:
-            axis = None if self.dtype == "int8" else -1
+            axis = -1 if self.dtype == "int4" else None
             low, high = (edge(axis=axis, initial=0, keepdims=True) for edge in (array.min, array.max))
             step = (high - low) * self.unit
             return (array + step * self._draws.uniform(-0.5, 0.5, array.shape)).astype(np.float32)

@@ -84,10 +84,12 @@ def inputs_of(model: ModelProto) -> dict[str, tuple[np.dtype[Any], list[int]]]:
     return {name: (helper.tensor_dtype_to_np_dtype(types[name].elem_type), sizes[name]) for name in types}
 
 
-def weight_bits(model: ModelProto) -> int | None:
-    """Return the bits of quantized weights; None where there are none."""
-    nodes = (node for node in model.graph.node if node.op_type in _QUANTIZED)
-    return min((attributes(node).get("bits", _QUANTIZED[node.op_type]) for node in nodes), default=None)
+def weight_form(model: ModelProto) -> str | None:
+    """Return the type of quantized weights, `static` where all numbers have it; None where none are quantized."""
+    nodes = [node for node in model.graph.node if node.op_type in _QUANTIZED]
+    bits = [attributes(node).get("bits", _QUANTIZED[node.op_type]) for node in nodes]
+    is_static = any(node.op_type in ("QuantizeLinear", "QLinearMatMul") for node in model.graph.node)
+    return f"int{min(bits)}{' static' * is_static}" if bits else None
 
 
 def _node_count(model: ModelProto) -> int:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from attncli.checkpoints import is_checkpoint
 from attncli.checkpoints.options import EngineOptions, ToyOptions
 from attncli.cli import options
 from attncli.cli.groups import Options, dashed, options_of
 from attncli.errors import UsageError
-from attncli.files import is_checkpoint
 from attncli.formats import DRAWN, FIGURES
 
 DEFAULT_MODELS = {"heads": "demo", "explore": "demo", "why": "demo", "ablate": "demo"}
@@ -39,8 +39,9 @@ class CommandLine:
             folders = [text for text in self.text if is_checkpoint(text)]
             self.model.extend(folders)
             self.params["text"] = [text for text in self.text if text not in folders] or None
-            self.typed = [name for name in self.typed if name != "text" or self.text]
-            self.given = [name for name in self.given if name != "text" or self.text]
+            if not self.text:
+                self.typed.remove("text")
+                self.given.remove("text")
 
     def ignore(self, name: str) -> None:
         """Give an option of the environment its default."""

@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from itertools import chain, islice, starmap
 from typing import TYPE_CHECKING, Any, Generic, cast
 
+from attncli.checkpoints import is_checkpoint
 from attncli.cli.environment import Environment, ProgressBar, is_piped_in, print_error, status, stdin_bytes
 from attncli.corpus.jobs import Result, Value
 from attncli.engines.source import CorpusItem
 from attncli.errors import Failure, InputError, UsageError, raise_on_failure
-from attncli.files import is_checkpoint
 from attncli.signals import OnInterrupt
 from attncli.text import visible
 

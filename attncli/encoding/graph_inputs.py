@@ -40,9 +40,10 @@ def _implied(name: str, sizes: Sequence[int], arrays: Mapping[str, Any]) -> Any:
         return _OF_TOKENS[name](np.shape(arrays[HIDDEN if name.startswith("encoder_") else IDS])[1])
     if not name.startswith(_PAST):
         raise NotExposedError(f"the graph reads {visible(name)}, which attn does not have")
-    if 0 not in sizes[1:]:
+    ahead = 2 if len(sizes) == 5 else 1  # axes before the heads: keys and values may be in one input, `[2, B, H, T, D]`
+    if 0 not in sizes[ahead:]:
         raise NotExposedError(f"the graph reads a {visible(name)} of a fixed size; export it with dynamic axes")
-    return np.zeros((sizes[0] or 1, *sizes[1:]))
+    return np.zeros((*(size or 1 for size in sizes[:ahead]), *sizes[ahead:]))
 
 
 def padded_inputs(ids: Sequence[int], padding_id: int, left: int, right: int) -> dict[str, Any]:

@@ -76,7 +76,9 @@ class StepMeter:
         """Measure the attention that runs inside."""
         hook = register_optimizer_step_post_hook(lambda optimizer, *_: self._optimizer_stepped(optimizer))
         self._counting.callback(hook.remove)
-        self._counting.enter_context(when_imported("torch._inductor.compile_fx", self._leave_compiled))
+        self._counting.enter_context(
+            when_imported("torch._inductor.compile_fx", lambda: self._leave_compiled(sys._getframe()))
+        )
         try:
             self._switch(True)
             yield
@@ -87,16 +89,16 @@ class StepMeter:
     def _switch(self, is_on: bool) -> None:
         """Watch or not; between measured steps torch is as it is without us."""
         if is_on and not self._is_on and not self._is_compiled:
-            hook = register_module_forward_pre_hook(lambda *_: self._leave_compiled())
+            hook = register_module_forward_pre_hook(lambda *_: self._leave_compiled(None))
             self._watch.callback(hook.remove)
             self._watch.enter_context(watching(self._take, notes=self._notes, on_end=self._ended))
         elif not is_on:
             self._watch.close()
         self._is_on = is_on
 
-    def _leave_compiled(self) -> None:
+    def _leave_compiled(self, frame: FrameType | None) -> None:
         """End the watch of a program that compiles: an eager step in the place of a compiled one has other bits."""
-        is_compiled, self._backends = _compiles(sys._getframe(1), self._backends)
+        is_compiled, self._backends = _compiles(frame, self._backends)
         if is_compiled and not self._is_compiled:
             self._is_compiled = True
             self._notes.add(_COMPILED.format(since=f" after step {self.steps}" if self.steps else ""))
@@ -224,12 +226,12 @@ def _head_sums(call: AttentionCall) -> Float[Tensor, "13+H H"] | None:
 
 
 def _highest(call: AttentionCall, rows: int, scored: Mapping[int, _Scored]) -> Float[Tensor, " H"]:
-    """Return the largest score of each head over all query positions, so many at a time; −inf where there is none."""
+    """Return the largest score of each head over all query positions, `rows` of them at a time; −inf without any."""
     (*_, queries, keys), largest = call.shape, list[Tensor]()
     is_key = torch.zeros(keys, dtype=torch.bool, device=call.device)  # one that a query attends to is no padding
     for start in range(0, queries, rows):
         at = torch.arange(start, min(start + rows, queries), device=call.device)
-        scores, allowed = scored.get(start) or _scores(call, at)
+        scores, allowed = scored[start] if scored else _scores(call, at)  # type: ignore[misc]  # known here
         largest.append(torch.where(allowed.any(-1), scores.amax(-1), -torch.inf))
         is_key = is_key | allowed.any(-2)
     together = torch.cat(largest, -1)

@@ -247,7 +247,7 @@ class _Thread(ThreadContext, TorchFunctionMode):
                     self.outputs.append((depth, output))
 
     def enter(self) -> None:
-        """Go below the modes of the program: each of them leaves as the uppermost, in whatever order with ours."""
+        """Enter below the modes of the program, so that theirs leave as the uppermost."""
         with _modes_above_default():
             self.__enter__()  # type: ignore[no-untyped-call]
         self._is_here = True
@@ -317,12 +317,12 @@ def _modes_above_default() -> Iterator[list[TorchFunctionMode]]:
     count = torch._C._len_torch_function_stack()
     default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     has_device = count > 0 and torch._C._get_function_stack_at(0) is default
-    modes = [_pop_mode() for _ in range(count - has_device)]
+    modes = [_pop_mode() for _ in range(count - has_device)]  # type: ignore[no-untyped-call]
     try:
         yield modes
     finally:
         for mode in reversed(modes):
-            _push_mode(mode)
+            _push_mode(mode)  # type: ignore[no-untyped-call]
 
 
 def _is_inside(frame: FrameType | None, outer: FrameType) -> bool:

@@ -53,7 +53,8 @@ def sentences(agreement: Agreement) -> list[str]:
     parted, is_undone = list[str](), False
     for parting in agreement.partings:
         sentence = _sentence(parting)
-        if is_undone and parting.stage in STAGES:  # padding and a cache are of the other run as it is
+        # Padding, a cache and a decoder are of the other run as it is.
+        if is_undone and parting.stage in STAGES and parting.kind is None:
             sentence = f"With that undone: {sentence[0].lower()}{sentence[1:]}"
         parted.append(sentence)
         is_undone |= parting.cause is not None and parting.cause.undone is not None

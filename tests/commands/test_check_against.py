@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnx_exports import IDS, exported, model_of, smaller
+from onnx_exports import IDS, exported, model_of, smaller, static
 from running import Run
 
 TEXT = " ".join(map(str, IDS))
@@ -127,6 +127,14 @@ def test_fewer_bits_are_rounding_and_a_fault_is_named(
         smaller(model, form, tmp_path / "model.onnx")
         shown = attn("check", "-m", tmp_path, "--against", exports("llama") / "checkpoint", "--ids", TEXT)
         assert (shown.code, expected in shown.out) == (code, True), shown.out
+
+
+def test_ranges_without_padding_lose_its_mask(exports: Callable[[str], Path], attn: Run, tmp_path: Path) -> None:
+    static(exports("bert") / "graph/model.onnx", tmp_path / "model.onnx")
+    shown = attn("check", "-m", tmp_path, "--against", exports("bert") / "checkpoint", "--ids", TEXT)
+    assert (shown.code, "A and B differ" in shown.out) == (1, False)
+    assert "Layers 0-1, padding: B gives it a weight of up to" in shown.out
+    assert "weights: int8 static" in attn("inspect", "-m", tmp_path, "--ids", TEXT).out
 
 
 def test_a_decoder_is_compared(exports: Callable[[str], Path], attn: Run, tmp_path: Path) -> None:

@@ -90,11 +90,9 @@ def _in_steps(compared: Sequence[RunComparison]) -> Iterator[Parting]:
 def _compare_outputs(agreement: Agreement, ours: OpenModel, theirs: OpenModel, text: str) -> None:
     """Compare the decoder, or the last output of the graph, which shows what is behind the last attention."""
     if theirs.is_encoder_decoder:
-        traces = [(source.trace(text, None, text), source.name) for source in (ours, theirs)]
-        for kind in ("decoder", "cross"):
-            part = compare(*(traced_side(*trace, [kind]) for trace in traces))
-            agreement.partings += [replace(parting, kind=kind) for parting in part.partings]
-        agreement.notes = [note for note in agreement.notes if note != ENCODER_ALONE]
+        if agreement.agrees:  # else all that reads the encoder differs
+            agreement.partings += _of_decoder(ours, theirs, text)
+            agreement.notes = [note for note in agreement.notes if note != ENCODER_ALONE]
         return
     if agreement.agrees:
         last, output = max(agreement.rows), theirs.own_output(text)[0]
@@ -107,6 +105,16 @@ def _compare_outputs(agreement: Agreement, ours: OpenModel, theirs: OpenModel, t
         largest = float(np.median(apart) if is_quantized else apart.max())
         if largest > (1.0 if is_quantized else noise_floor(agreement.dtype)):
             agreement.partings.append(Parting("last output", [last], Cell(largest, None, agrees=False)))
+
+
+def _of_decoder(ours: OpenModel, theirs: OpenModel, text: str) -> list[Parting]:
+    """Return where the decoder parts; each of its kinds reads the other's output, so that the first one is the cause."""
+    traces = [(source.trace(text, None, text), source.name) for source in (ours, theirs)]
+    parts: list[list[Parting]] = []
+    for kind in ("decoder", "cross"):
+        part = compare(*(traced_side(trace, name, [kind]) for trace, name in traces))
+        parts.append([replace(parting, kind=kind) for parting in part.partings])
+    return min(filter(None, parts), key=lambda partings: partings[0].layers[0], default=[])
 
 
 def _last_outputs(source: OpenModel, text: str) -> Iterator[Array]:

@@ -121,7 +121,8 @@ def heads(
     chosen = output.chosen()
     show = partial(show_report, environment, output, "heads", chosen, precision)
     color = colormap or "viridis"
-    models, queries = model or [None], tuple(query or ())
+    models: list[str | None] = [*model] if model else [None]
+    queries = tuple(query or ())
     request = request.changed(model=models[0])
     if len(models) > 1:
         history, failures = _over_checkpoints(

@@ -52,8 +52,8 @@ class OnnxModel(OpenModel):
         names = (name for name in ("num_hidden_layers", "n_layer", "num_layers") if name in config)
         expected = config.get(next(names, ""), count)
         other = f"the graph has attention in {count} layers, and config.json has {expected}; they are counted in order"
-        bits = [runner.weight_bits for runner in self._runners if runner.weight_bits]
-        details = {"engine": "onnx"} | ({"weights": f"int{min(bits)}"} if bits else {})
+        form = next((runner.weight_form for runner in self._runners if runner.weight_form), None)
+        details = {"engine": "onnx"} | ({"weights": form} if form else {})
         source = Provenance("pretrained", self.name, config.get("model_type"), layers=count, details=details)
         self._source = source._replace(notes=(other,) * (expected != count))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from attncli.checkpoints.onnx_graph import attributes, inputs_of, read_graph, weight_bits
+from attncli.checkpoints.onnx_graph import attributes, inputs_of, read_graph, weight_form
 from attncli.encoding.graph_inputs import cache_outputs
 
 # Operators that make one number of one number, or of sizes.
@@ -25,7 +25,7 @@ class Graph:
         self._is_changed = False
         self.nodes: Iterable[NodeProto] = self._model.graph.node
         self.inputs, self.outputs = inputs_of(self._model), [value.name for value in self._model.graph.output]
-        self.weight_bits = weight_bits(self._model)
+        self.weight_form = weight_form(self._model)
         self._constants = {tensor.name: prod(tensor.dims) for tensor in self._model.graph.initializer}
         self.producers: dict[str, NodeProto] = {}  # by what they make
         self.consumers: dict[str, list[NodeProto]] = {}  # by what they read

@@ -25,7 +25,7 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 Steps = list[tuple[str, str]]  # operators on the products of queries and keys, each with its other operand
 
 _PRODUCTS = ("MatMul", "FusedMatMul")
-_SAME_NUMBERS = ("Cast", "Dropout", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+_SAME_NUMBERS = ("Cast", "DequantizeLinear", "Dropout", "Identity", "QuantizeLinear", "Reshape", "Squeeze", "Unsqueeze")
 _DEEPEST = 12  # nodes between the product and the Softmax
 _MOST_NODES = 32  # that follow a Softmax before the product
 
@@ -96,10 +96,11 @@ def _read(operators: list[str], factor: float, is_transposed: bool, arrays: Arra
     read = AttentionArrays(q, k, v, scale, allowed, output, added, softcap, weights=weights)
     apart = np.abs(derived - scores)[allowed].max(initial=0)
     largest = max(np.abs(scores[allowed]).max(initial=0), 1.0)
-    # Steps that are not followed above show here.
-    if not apart <= (1e-4 if arrays["scores"].itemsize >= 4 else 2e-2) * largest:
-        return read._replace(scale=None, bias=None, softcap=None, scores=np.where(allowed, scores, np.float32(-np.inf)))
-    return read
+    # Steps that are not followed above show here; scores that were quantized are the graph's, and q·k is near them.
+    is_near, seen = "DequantizeLinear" in operators, np.where(allowed, scores, np.float32(-np.inf))
+    if not apart <= (0.2 if is_near else 1e-4 if arrays["scores"].itemsize >= 4 else 2e-2) * largest:
+        return read._replace(scale=None, bias=None, softcap=None, scores=seen)
+    return read._replace(scores=seen) if is_near else read
 
 
 def _weighed(graph: Graph, name: str) -> NodeProto | None:

@@ -30,7 +30,7 @@ class GraphRunner:
         self._shown, self._folder, self.dtype = shown, str(path.parent), "float32"  # that of its attention
         self._graph: Graph | None = (graph := translated(LoadError, f"{shown} is damaged", Graph, path, is_cached))
         self.inputs, self.states = graph.inputs, graph.outputs[0]  # the first one of an encoder
-        self.cache, self.weight_bits = graph.cache, graph.weight_bits
+        self.cache, self.weight_form = graph.cache, graph.weight_form
         self.sublayers = translated(NotExposedError, f"attn cannot read {shown}", _sublayers, graph, kind)  # in order
         if not self.sublayers:
             raise NotExposedError(f"{shown} has no attention that attn reads: no Softmax between two MatMul nodes")
@@ -101,7 +101,7 @@ def _layer(attention: GraphAttention, outputs: Mapping[str, Any], heads: Indices
         recorded_scores=read.scores, recorded_weights=read.weights,
     )  # fmt: skip
     # The weights are the graph's; those of q, k and the mask are compared, where these are known for every query.
-    is_derived = read.scale is not None and read.allowed.any(axis=-1).all()
+    is_derived = read.scores is None and read.allowed.any(axis=-1).all()
     compared = replace(layer, recorded_weights=None) if is_derived else layer
     stages = stages_of(compared, range(count), np.arange(output.shape[1]))
     worst = max(max_abs_diff(each.output, output[list(each.heads)][:, each.queries]) for each in stages)

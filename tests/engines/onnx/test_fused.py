@@ -95,3 +95,49 @@ def test_operator(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(layer.weights, expected(allowed, bias, has_bias), atol=1e-5)
     assert (layer.allowed == allowed).all()
     assert layer.proof.max_abs_error < 1e-4 * layer.proof.magnitude
+
+
+CACHE = {"past_key": [1, HEADS, None, WIDTH], "past_value": [1, HEADS, None, WIDTH]}
+CACHED: dict[str, tuple[str, list[str], dict[str, Any], dict[str, Any]]] = {
+    "projected": (
+        "Attention", ["x", "projection", "bias", "", "past_0"], {"num_heads": HEADS, "unidirectional": 1},
+        {"past_0": [2, 1, HEADS, None, WIDTH]},
+    ),
+    "several": (
+        "MultiHeadAttention", ["q", "k", "v", "bias", "", "", *CACHE], {"num_heads": HEADS, "unidirectional": 1}, CACHE
+    ),
+    "standard": (
+        "Attention", ["q", "k", "v", "", *CACHE],
+        {"q_num_heads": HEADS, "kv_num_heads": HEADS, "is_causal": 1, "domain": ""}, CACHE,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_a_cache_is_read(name: str, tmp_path: Path) -> None:
+    operator, inputs, how, past = CACHED[name]
+    table = STATES[0] + np.arange(T, dtype=np.float32)[:, None]
+    constants = {"table": table, "projection": PROJECTION, "bias": BIAS, "ends": np.array([SIZE] * 3)}
+    presents = [one.replace("past", "present") for one in past]
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["x"]),
+        helper.make_node("MatMul", ["x", "projection"], ["joint"]),
+        helper.make_node("Split", ["joint", "ends"], ["q", "k", "v"], axis=-1),
+        helper.make_node(operator, inputs, ["y", *presents], **{"domain": "com.microsoft", **how}),
+    ]
+    ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, [1, None])
+    read = [helper.make_tensor_value_info(one, TensorProto.FLOAT, sizes) for one, sizes in past.items()]
+    made = [helper.make_tensor_value_info(one, TensorProto.FLOAT, None) for one in ("y", *presents)]
+    tensors = [numpy_helper.from_array(array, one) for one, array in constants.items()]
+    versions = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph(nodes, "g", [ids, *read], made, tensors)
+    save_model(helper.make_model(graph, opset_imports=versions, ir_version=10), tmp_path / "model.onnx")
+    source = attncli.open_source(str(tmp_path / "model.onnx"), ids=True)
+    weights = expected(CAUSAL, has_bias=name != "standard")
+    np.testing.assert_allclose(source.trace(IDS)[0].weights, weights, atol=1e-5)
+    start = 0
+    for (layer,) in source.in_steps(IDS):
+        end = start + layer.num_queries
+        np.testing.assert_allclose(layer.weights, weights[:, start:end, :end], atol=1e-5)
+        start = end
+    assert start == T

@@ -1,0 +1,117 @@
+"""`attn heads` and `attn diff` over the checkpoints of a run: the same numbers as of each alone, and what drifted."""
+
+import csv
+import io
+import math
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from running import Ran
+from safetensors.numpy import load_file, save_file
+
+import attncli
+from attncli.analysis.drift import steps_of
+
+USAGE, LOAD = 2, 3
+TEXT = "one two three four five one two three four five"
+STEPS = {2: 1.0, 30: 0.6, 100: 0.1}  # the factor of a layer's queries
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The demo with queries of its last layer that shrink, in the order in which a shell lists the folders."""
+    demo, run = Path(attncli.__file__).parent / "checkpoints" / "demo", tmp_path_factory.mktemp("run")
+    for step, factor in STEPS.items():
+        folder = run / f"ckpt-{step}"
+        shutil.copytree(demo, folder)
+        tensors = load_file(folder / "model.safetensors")
+        tensors["model.layers.3.self_attn.q_proj.weight"] *= np.array(factor, np.float16)
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return [str(run / f"ckpt-{step}") for step in (100, 2, 30)]
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return [*csv.DictReader(io.StringIO(text))]
+
+
+def test_rows_are_those_of_each_checkpoint_in_the_order_of_steps(attn: Run, checkpoints: list[str]) -> None:
+    ran = attn("heads", "-m", *checkpoints, TEXT, "-F", "csv")
+    assert (ran.code, ran.err) == (0, "")
+    by_step = {int(name.rpartition("-")[2]): name for name in checkpoints}
+    alone = {step: rows_of(attn("heads", "-m", by_step[step], TEXT, "-F", "csv").out) for step in STEPS}
+    expected = [{"step": str(step), "checkpoint": by_step[step], **row} for step in STEPS for row in alone[step]]
+    assert rows_of(ran.out) == expected
+    document = attn("heads", *(word for name in checkpoints for word in ("-m", name)), TEXT, "-F", "json").json
+    assert [(each["step"], len(each["heads"])) for each in document["checkpoints"]] == [(step, 16) for step in STEPS]
+
+
+def test_what_drifted_most_comes_first_with_its_labels(attn: Run, checkpoints: list[str]) -> None:
+    out = attn("heads", "-m", *checkpoints, TEXT).out
+    first, last = (attn("heads", "-m", checkpoints[at], TEXT, "-F", "json").json["heads"] for at in (1, 0))
+    names = ("previous", "next", "self", "sink", "duplicate", "induction")
+    moved = {
+        f"L{a['layer']}H{a['head']}": max(abs(b[name] - a[name]) for name in names)
+        for a, b in zip(first, last, strict=True)
+    }
+    listed = re.findall(r"^(L\dH\d)  (.*?)  +\d+ ", out[out.index("\nhead  label") :], re.MULTILINE)
+    assert [name for name, _ in listed] == sorted((n for n in moved if moved[n] >= 0.05), key=lambda n: -moved[n])
+    assert {name[:2] for name, _ in listed} == {"L3"}
+    labels = {f"L3H{a['head']}": (a["label"] or "mixed", b["label"] or "mixed")
+              for a, b in zip(first, last, strict=True) if a["layer"] == 3}  # fmt: skip
+    assert dict(listed) == {name: " → ".join(dict.fromkeys(labels[name])) for name, _ in listed}
+
+
+def test_the_change_of_a_head_is_that_of_plain_loops(attn: Run, checkpoints: list[str]) -> None:
+    ran = attn("diff", "-m", *checkpoints, TEXT, "-F", "csv")
+    ordered = [checkpoints[at] for at in (1, 2, 0)]
+    weights = [attncli.inspect(TEXT, model=name, layer=3).layers[0].head(1).weights for name in ordered]
+    means = []
+    for own in weights:
+        rows = []
+        for a, b in zip(weights[0].tolist(), own.tolist(), strict=True):
+            middle = [(x + y) / 2 for x, y in zip(a, b, strict=True)]
+            rows.append(
+                sum(x * math.log2(x / m) / 2 for side in (a, b) for x, m in zip(side, middle, strict=True) if x)
+            )
+        means.append(sum(rows) / len(rows))
+    changes = [float(row["change"]) for row in rows_of(ran.out) if (row["layer"], row["head"]) == ("3", "1")]
+    assert changes == pytest.approx(means, abs=1e-6)
+    assert changes[0] == 0 < changes[1] < changes[2]
+
+
+@pytest.mark.parametrize(
+    ("names", "steps"),
+    [
+        (["run/b-100", "run/b-20/"], {20: "run/b-20/", 100: "run/b-100"}),
+        (["run/b-1", "other/b-2"], {1: "run/b-1", 2: "other/b-2"}),
+        (["gpt2", "distilgpt2"], None), (["a-1", "a-01"], None), (["a-1", "a"], None), (["demo", "demo"], None),
+    ],
+)  # fmt: skip
+def test_a_step_is_the_number_at_the_end_of_a_name(names: list[str], steps: dict[int, str] | None) -> None:
+    assert steps_of(names) == (steps or dict(enumerate(names, 1)), steps is not None)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        (["heads", "-m", "CKPT", "-m", "CKPT", TEXT, "--sort", "sink"], USAGE, "--sort does not apply to several"),
+        (["heads", "-m", "CKPT", "-m", "CKPT"], USAGE, "give a sentence"),
+        (["heads", "-m", "CKPT", "-m", "LLAMA", TEXT], USAGE, "give checkpoints of one run"),
+        (["heads", "-m", "CKPT", "-m", "no/such", TEXT], LOAD, "no/such"),
+        (["diff", "-m", "CKPT", "-m", "CKPT", TEXT, "-F", "csv"], USAGE, "three checkpoints or more"),
+        (["diff", "-m", "CKPT", "-m", "CKPT", "-m", "CKPT", TEXT, "one two"], USAGE, "on one sentence"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(
+    line: list[str], code: int, message: str, attn: Run, checkpoints: list[str], tiny_llama: str
+) -> None:
+    ran = attn(*(word.replace("CKPT", checkpoints[0]).replace("LLAMA", tiny_llama) for word in line))
+    notes = "steps are places in the list", "warning: "
+    errors = [each for each in ran.err.splitlines() if not any(note in each for note in notes)]
+    assert (ran.code, ran.out, len(errors)) == (code, "", 1)
+    assert message in errors[0]
