@@ -368,7 +368,9 @@ FAULTS = {
     "no bias": Fault("biased", {"has_bias": False}, 1, PROJECTIONS, "bias"),
     "tiled": Fault("normed", {"key_heads": tiled}, 1, SCORES, r"tiled|interleaved"),
     "tiled and written": Fault("normed", {"key_heads": tiled, "expands": True}, 1, ".*", r"tiled|interleaved"),
-    "heads permuted": Fault("biased", {"heads": (2, 0, 3, 1)}, 1, ".*", r"heads.*(2, ?0, ?3, ?1|1, ?3, ?0, ?2)"),
+    "heads permuted": Fault(
+        "biased", {"heads": (2, 0, 3, 1)}, 1, ".*", r"heads.*(2, ?0, ?3, ?1|1, ?3, ?0, ?2)", states="layer"
+    ),
     "layers exchanged": Fault("biased", {"weights": 2}, 1, PROJECTIONS, r"layers? 1 and 2|layer 2|exchanged"),
     "other weights of k": Fault("normed", {"spoilt": "k"}, 1, PROJECTIONS, r"weights.*\bk\b", states="layer"),
     "no window": Fault("normed", {"window": None}, 2, "mask", r"window\(5\)|window of 5|window 5"),

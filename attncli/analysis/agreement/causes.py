@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import permutations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,14 +13,13 @@ import numpy as np
 from attncli.analysis.agreement.question import LayerQuestion
 from attncli.analysis.steps import Array, LayerSteps, alibi, difference, is_alibi
 from attncli.engines.numpy.families import scaling_of, usual_scalings
-from attncli.engines.numpy.ops import Rope, base_of, frequencies_of
+from attncli.engines.numpy.ops import base_of, frequencies_of
 from attncli.masks.nearby import mask_name, masks_near
 from attncli.text import join_ranges, short_number
 
 Apply = Callable[[int, LayerSteps], LayerSteps]
 _BASES = (1e4, 1e6, 5e5, 1e5, 1e7, 5e6, 2.5e4, 5e4, 1.5e5, 2e5, 1e3, 5e2, 1e2)
 _IGNORED = -1e3  # a sink that takes no weight
-_FEW_HEADS = 4  # whose orders are all tried, where no array shows heads
 _STEPS, _ROUNDS, _FEW_ROUNDS = 25, 36, 10  # of a search: on the grid, around its best, and before it is given up
 _FALLEN = 0.3  # share of the distance beside the best of the grid that few rounds leave at most
 
@@ -36,11 +34,20 @@ class Proposal(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A kind of cause."""
+    """A kind of cause: a stage, and either the solver of a value or the field of the steps that is replaced."""
 
     name: str
     stage: str
-    solve: Callable[[LayerQuestion], Iterator[Proposal]]
+    solve: Callable[[LayerQuestion], Iterator[Proposal]] = lambda _: iter(())
+    field: str = ""  # of `LayerSteps`: a run that states it is asked for no other value
+
+    def proposals(self, question: LayerQuestion) -> Iterator[Proposal]:
+        """Yield values for arrays of its stage and behind; weights of a layer have another norm of the input, too."""
+        if question.is_after(self.stage) or self.stage == "projections":
+            stated = question.layer.stated
+            yield from (
+                _replacing(question, self.field, stated[self.field]) if self.field in stated else self.solve(question)
+            )
 
 
 def search(distance: Callable[[float], float], low: float, high: float) -> float | None:
@@ -79,8 +86,55 @@ def _digits(value: float | None) -> str:
     return short_number(value) if value is None or float(short_number(value)) == value else f"{value:.6g}"
 
 
-def _replacing(**fields: Any) -> Apply:
-    return lambda _, steps: replace(steps, **fields)
+def _replacing(question: LayerQuestion, name: str, theirs: Any, word: str = "") -> Iterator[Proposal]:
+    """Propose another value of one field, in the layers that have the same; of functions each of their arrays."""
+    ours = getattr(question.steps, name)
+    if np.array_equal(ours, theirs):
+        return
+
+    def apply(changed: Any, _: int, steps: LayerSteps) -> LayerSteps:
+        return replace(steps, **{name: changed}) if np.array_equal(getattr(steps, name), ours) else steps
+
+    here, there = (_WORDS[name](value, question.steps) if name in _WORDS else "" for value in (ours, theirs))
+    kind = f"({here})" * (name == "bias") if here == there else ""
+    words = (word or there, here) if here != there or word else ("differs" if name in _SINGULAR else "differ", "")
+    for parts in _PARTS.get(name, ()):
+        of = f"{'weights ' * (name == 'norm_heads' and here == there)}{_named(parts)}"
+        yield Proposal(*words, partial(apply, _mixed(ours or _unchanged, theirs or _unchanged, parts)), of)
+    if name not in _PARTS:
+        yield Proposal(*words, partial(apply, theirs), kind)
+
+
+def _mixed(ours: Callable[..., Any], theirs: Callable[..., Any], parts: Collection[int]) -> Callable[..., Any]:
+    """Return a function that gives some of the arrays of another one."""
+
+    def mixed(*arrays: Array) -> Any:
+        changed = theirs(*arrays)
+        return tuple(changed[part] if part in parts else array for part, array in enumerate(ours(*arrays)))
+
+    return mixed
+
+
+def _unchanged(*arrays: Array) -> Any:
+    return arrays
+
+
+def _bias_kind(bias: Array | None, steps: LayerSteps) -> str:
+    if bias is None or steps.mask is None or not bias.any():
+        return "none"
+    return "ALiBi" if is_alibi(bias, steps.mask) else "relative"
+
+
+_PARTS = {"project": ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)), "norm_heads": ((0,), (1,), (0, 1))}
+_SINGULAR = {"enter", "bias", "finish"}
+_WORDS: dict[str, Callable[[Any, LayerSteps], str]] = {  # values that have a name; the others differ
+    "norm_heads": lambda norm, _: "missing" if norm is None else "applied",
+    "scale": lambda scale, _: short_number(scale),
+    "softcap": lambda cap, _: short_number(cap),
+    "mask": lambda mask, _: mask_name(mask),
+    "sinks": lambda sinks, _: "ignored" if sinks is None or sinks.max() < _IGNORED else "used",
+    "bias": _bias_kind,
+}
 
 
 def _with_rope(**fields: Any) -> Apply:
@@ -122,7 +176,7 @@ def _pairs(question: LayerQuestion) -> Iterator[Proposal]:
 def _width(question: LayerQuestion) -> Iterator[Proposal]:
     if rope := question.steps.rope:
         ours, base, whole = 2 * len(rope.frequencies), base_of(rope.frequencies), question.made["k"].shape[-1]
-        yield Proposal("0", str(ours), _replacing(rope=None))
+        yield Proposal("0", str(ours), lambda _, steps: replace(steps, rope=None))
         for width in dict.fromkeys(2 * (n // 2) for n in (whole, whole // 2, whole // 4, *range(2, whole, 2))):
             if width not in (0, ours):
                 yield Proposal(str(width), str(ours), _with_rope(frequencies=frequencies_of(base, width // 2)))
@@ -156,32 +210,11 @@ def _scaling(question: LayerQuestion) -> Iterator[Proposal]:
         yield Proposal(name, ours, _with_rope(frequencies=frequencies, magnitude=magnitude))
     for factor in _values(question, linear, 1 / 64, 64.0):
         yield Proposal(f"linear {_digits(factor)}", ours, linear(factor))
-    theirs = question.layer.stated.get("rope") or _solved_rope(question)
+    theirs = question.layer.stated.get("rope")
     if theirs is not None and (scaling_of(theirs.frequencies)[:2] == "by" or base_of(theirs.frequencies) == base):
-        ratio = whole / theirs.frequencies
-        name = f"by {ratio.min():.3g} to {ratio.max():.3g}" + f", times {theirs.magnitude:.4g}" * (
-            theirs.magnitude != 1
-        )
+        times = f", times {theirs.magnitude:.4g}" * (theirs.magnitude != 1)
+        name = f"by {(whole / theirs.frequencies).min():.3g} to {(whole / theirs.frequencies).max():.3g}{times}"
         yield Proposal(name, ours, _with_rope(frequencies=theirs.frequencies, magnitude=theirs.magnitude))
-
-
-def _solved_rope(question: LayerQuestion) -> Rope | None:
-    """Return the rotation whose angles lead from the keys before it to those behind it, where both are shown."""
-    keys, rope, positions = question.layer.arrays.get("k"), question.steps.rope, question.steps.positions
-    if rope is None or keys is None or question.parted not in ("q", "k") or len(positions) < 2:
-        return None
-    count = len(rope.frequencies)
-    before, after = (
-        array[..., :count] + 1j * array[..., count : 2 * count].astype(np.complex128)
-        for array in (question.layer.arrays.get("k_normed", question.made["k_normed"]), keys)
-    )
-    turns = (after * before.conj()).sum(axis=0)  # of each token and pair
-    steps = np.angle((turns[1:] * turns[:-1].conj()).sum(axis=0))  # from each token to the next
-    places = (positions - positions[0])[:, None]
-    angles = places * steps + np.angle(turns * turns[0].conj() * np.exp(-1j * places * steps))
-    magnitude = float(np.sqrt(np.square(np.abs(after)).sum() / np.square(np.abs(before)).sum()))
-    frequencies = ((places * angles).sum(axis=0) / np.square(places).sum()).astype(np.float32)
-    return Rope(frequencies, magnitude=magnitude) if (frequencies > 0).all() else None
 
 
 # --- projections and norms ---------------------------------------------------------------------------------
@@ -192,13 +225,13 @@ def _named(parts: Iterable[int]) -> str:
     return f"of {', '.join(names)} and {last}" if names else f"of {last}"
 
 
-def _projecting(parts: Collection[int], change: Callable[[LayerSteps, int, Array, Array], Array]) -> Apply:
-    """Return the change of some of the projections, from the steps, their index, the input and what they give."""
+def _projecting(parts: Collection[int], change: Callable[[LayerSteps, int, Array], Array]) -> Apply:
+    """Return the change of some of the projections, from the steps, their index and what they give."""
 
     def apply(_: int, steps: LayerSteps) -> LayerSteps:
         def project(x: Array) -> Any:
             made = enumerate(steps.project(x) if steps.project else ())
-            return tuple(change(steps, part, x, array) if part in parts else array for part, array in made)
+            return tuple(change(steps, part, array) if part in parts else array for part, array in made)
 
         return replace(steps, project=steps.project and project)
 
@@ -206,7 +239,7 @@ def _projecting(parts: Collection[int], change: Callable[[LayerSteps, int, Array
 
 
 def _biases(question: LayerQuestion) -> Iterator[Proposal]:
-    def without(steps: LayerSteps, part: int, _: Array, made: Array) -> Array:
+    def without(steps: LayerSteps, part: int, made: Array) -> Array:
         return made - steps.biases()[part] if steps.biases else made
 
     biases = question.steps.biases() if question.steps.biases else ()
@@ -216,41 +249,21 @@ def _biases(question: LayerQuestion) -> Iterator[Proposal]:
 
 
 def _norms(question: LayerQuestion) -> Iterator[Proposal]:
-    ours, theirs = question.steps.norm_heads, question.layer.stated.get("norm_heads")
-    if ours is not None and theirs is not None:
-        yield Proposal(
-            "differ", "", _replacing(norm_heads=lambda q, k: (theirs(q, k)[0], ours(q, k)[1])), "weights of q"
-        )
-        yield Proposal(
-            "differ", "", _replacing(norm_heads=lambda q, k: (ours(q, k)[0], theirs(q, k)[1])), "weights of k"
-        )
-        yield Proposal("differ", "", _replacing(norm_heads=theirs), "weights of q and k")
-    elif ours is not None:
-        yield Proposal("missing", "applied", _replacing(norm_heads=lambda q, k: (q, ours(q, k)[1])), "of q")
-        yield Proposal("missing", "applied", _replacing(norm_heads=lambda q, k: (ours(q, k)[0], k)), "of k")
-        yield Proposal("missing", "applied", _replacing(norm_heads=None), "of q and k")
-    elif theirs is not None:
-        yield Proposal("applied", "missing", _replacing(norm_heads=theirs), "of q and k")
+    return _replacing(question, "norm_heads", None)
 
 
 def _orders(question: LayerQuestion) -> Iterator[Proposal]:
-    """Propose other orders of the heads, matched head by head where arrays show them."""
-    if question.steps.project is None:
-        return
-    made, written, heads = question.made, question.layer.arrays, len(question.steps.key_heads)
-    shown = [next((n for n in (f"{part}_projected", f"{part}_normed", part) if n in written), "") for part in "qkv"]
-    tried: list[list[Array | None]] = [[_order_of(made[name], written[name]) if name else None for name in shown]]
-    if not any(shown) and heads <= _FEW_HEADS:
-        orders = [np.array(order) for order in permutations(range(heads))][1:]
-        tried = [[order, *[order if heads == len(made["v"]) else None] * 2] for order in orders]
-        tried += [[order, None, None] for order in orders]
-    if not any(shown) and (heads := len(made["v"])) <= _FEW_HEADS:
-        tried += [[None, np.array(order), np.array(order)] for order in permutations(range(heads))][1:]
-    for picked in tried:
-        if moved := {part: order for part, order in enumerate(picked) if order is not None}:
-            change = _projecting(moved, lambda _, part, x, array, moved=moved: array[moved[part]])  # type: ignore[misc]
-            order = next(iter(moved.values())).tolist()
-            yield Proposal(",".join(map(str, order)), ",".join(map(str, sorted(order))), change, _named(moved))
+    """Propose another order of the heads, matched head by head in arrays that show them."""
+    made, written = question.made, question.layer.arrays
+    orders: dict[int, Array] = {}
+    for part, letter in enumerate("qkv"):
+        name = next((one for one in (f"{letter}_projected", f"{letter}_normed", letter) if one in written), None)
+        if name is not None and (order := _order_of(made[name], written[name])) is not None:
+            orders[part] = order
+    if orders and question.steps.project is not None:
+        change = _projecting(orders, lambda _, part, array: array[orders[part]])
+        order = next(iter(orders.values())).tolist()
+        yield Proposal(",".join(map(str, order)), ",".join(map(str, sorted(order))), change, _named(orders))
 
 
 def _order_of(made: Array, written: Array) -> Array | None:
@@ -263,26 +276,14 @@ def _order_of(made: Array, written: Array) -> Array | None:
 
 def _rows(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose rows of q and k in the order of the other kind of rotary pairs, as a conversion may leave them."""
-    if question.steps.project and (rope := question.steps.rope) and not rope.is_interleaved:
+    if (rope := question.steps.rope) and not rope.is_interleaved:
         pairs = np.arange(2 * len(rope.frequencies)).reshape(2, -1).T.ravel()  # 0, R, 1, R + 1, …
         for theirs, ours, order in (("interleaved", "half-split", pairs), ("permuted twice", "once", pairs.argsort())):
 
-            def change(_: LayerSteps, part: int, x: Array, made: Array, order: Array = order) -> Array:
+            def change(_: LayerSteps, part: int, made: Array, order: Array = order) -> Array:
                 return np.concatenate([made[..., order], made[..., len(order) :]], axis=-1)
 
             yield Proposal(theirs, ours, _projecting((0, 1), change), "of q and k")
-
-
-def _exchanged(question: LayerQuestion) -> Iterator[Proposal]:
-    """Propose two projections in exchange."""
-    for first, second in ((1, 2), (0, 1), (0, 2)) if question.steps.project else ():
-        if len({len(question.made[f"{'qkv'[part]}_projected" if part < 2 else "v"]) for part in (first, second)}) > 1:
-            continue
-
-        def change(steps: LayerSteps, part: int, x: Array, made: Array, both: int = first + second) -> Array:
-            return steps.project(x)[both - part] if steps.project else made
-
-        yield Proposal("exchanged", "", _projecting((first, second), change), _named((first, second)))
 
 
 def _layers(question: LayerQuestion) -> Iterator[Proposal]:
@@ -298,127 +299,77 @@ def _layers(question: LayerQuestion) -> Iterator[Proposal]:
         yield Proposal(str(there), str(here), apply)
 
 
-def _weights(question: LayerQuestion) -> Iterator[Proposal]:
-    """Propose the other run's weights of a projection, where it is a checkpoint."""
-    theirs: Any = question.layer.stated.get("project")
-    for parts in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)) if theirs and question.steps.project else ():
-        yield Proposal("differ", "", _projecting(parts, lambda _, part, x, made: theirs(x)[part]), _named(parts))
-
-
-def _enter(question: LayerQuestion) -> Iterator[Proposal]:
-    if question.parted == "entered":
-        yield Proposal("differs", "", _replacing(enter=question.layer.stated["enter"]))
-
-
-def _embedding(question: LayerQuestion) -> Iterator[Proposal]:
-    if question.parted == "input" and (x := question.layer.stated.get("x")) is not None:
-        yield Proposal("differ", "", lambda index, steps: steps if index else replace(steps, x=x))
-
-
-def _outputs(question: LayerQuestion) -> Iterator[Proposal]:
-    """Propose the output projection without its bias, and the other run's weights of it and behind the attention."""
-    if (ours := question.steps.project_output) is None or question.parted not in ("attention", "next"):
-        return
-
-    def without(_: int, steps: LayerSteps) -> LayerSteps:
-        output = steps.project_output or ours
-        return replace(steps, project_output=lambda heads: output(heads) - output(np.zeros_like(heads[:, :1])))
-
-    yield Proposal("left out", "added", without, "projection's bias")
-    for name, of in (("project_output", "projection's weights"), ("finish", "of the feed-forward network or its norm")):
-        if (theirs := question.layer.stated.get(name)) is not None:
-            yield Proposal("differ" if of.endswith("weights") else "differs", "", _replacing(**{name: theirs}), of)
+def _output_bias(question: LayerQuestion) -> Iterator[Proposal]:
+    if (output := question.steps.project_output) is not None:
+        without = lambda heads: output(heads) - output(np.zeros_like(heads[:, :1]))  # noqa: E731
+        yield Proposal("left out", "added", lambda _, steps: replace(steps, project_output=without))
 
 
 # --- scores, mask and weights ------------------------------------------------------------------------------
 
 
 def _number_of(name: str, question: LayerQuestion) -> Iterator[Proposal]:
-    """Propose a scale or a softcap: that of the other run where it is stated, else common ones and the solved one."""
-    ours, stated = getattr(question.steps, name), question.layer.stated
-    if not question.is_after("scores") or (ours is None and name == "scale"):
+    """Propose common scales or softcaps, and the solved one."""
+    ours = getattr(question.steps, name)
+    if ours is None and name == "scale":
         return
     common: tuple[Any, ...] = (None, 20.0, 30.0, 50.0)
     if name == "scale":
         common = 1.0, ours**2, ours**0.5, ours * 2**0.5, ours / 2**0.5
     low, high = (ours / 64, ours * 64) if name == "scale" else (0.5, 500.0)
-    solved = _values(question, lambda value: _replacing(**{name: value}), low, high)
-    for values in [[stated[name]]] if name in stated else [common, solved]:
-        for value in values:
-            if short_number(value) != short_number(ours):
-                theirs = (short_number if name in stated else _digits)(value)
-                yield Proposal(theirs, short_number(ours), _replacing(**{name: value}))
+    solved = _values(question, lambda value: lambda _, steps: replace(steps, **{name: value}), low, high)
+    for value in (
+        value for values in (common, solved) for value in values if short_number(value) != short_number(ours)
+    ):
+        yield from _replacing(question, name, value, _digits(value))
 
 
-def _bias(question: LayerQuestion) -> Iterator[Proposal]:
-    steps, mask, stated = question.steps, question.steps.mask, question.layer.stated
-    if mask is None or not question.is_after("scores"):
-        return
-    of_alibi = alibi(len(steps.key_heads), *mask.shape[1:])
-    names = [
-        "none" if bias is None or not bias.any() else "ALiBi" if is_alibi(bias, mask) else "relative"
-        for bias in (steps.bias, stated.get("bias"), of_alibi)
-    ]
-    for theirs, name in [(stated["bias"], names[1])] if "bias" in stated else [(None, "none"), (of_alibi, names[2])]:
-        if (theirs is None) != (steps.bias is None) or (theirs is not None and (theirs != steps.bias).any()):
-            differ = ("differs", "") if name == names[0] else (name, names[0])
-            yield Proposal(*differ, _replacing(bias=theirs), f"({name})" * (name == names[0]))
+def _biases_of_scores(question: LayerQuestion) -> Iterator[Proposal]:
+    if (mask := question.steps.mask) is not None:
+        yield from _replacing(question, "bias", None)
+        yield from _replacing(question, "bias", alibi(len(question.steps.key_heads), *mask.shape[1:]))
 
 
 def _key_heads(question: LayerQuestion) -> Iterator[Proposal]:
     groups, count = question.steps.key_heads, int(question.steps.key_heads.max()) + 1
-    if 1 < count < len(groups) and question.is_after("scores"):
-        yield Proposal("tiled", "in groups", _replacing(key_heads=np.arange(len(groups)) % count))
+    if 1 < count < len(groups):
+        yield from _replacing(question, "key_heads", np.arange(len(groups)) % count, "tiled")
 
 
 def _masks(question: LayerQuestion) -> Iterator[Proposal]:
-    if (ours := question.steps.mask) is None or not question.is_after("mask"):
-        return
-
-    def with_mask(theirs: Array) -> Apply:  # in layers of the same kind
-        def apply(_: int, steps: LayerSteps) -> LayerSteps:
-            return replace(steps, mask=theirs) if steps.mask is not None and np.array_equal(steps.mask, ours) else steps
-
-        return apply
-
-    def differing(theirs: Array) -> Array:
-        return replace(question, steps=replace(question.steps, mask=theirs)).rows
-
-    stated = question.layer.stated.get("mask")
-    for name, near in masks_near(ours, question.rows, differing) if stated is None else [(mask_name(stated), stated)]:
-        if not np.array_equal(near, ours):
-            yield Proposal(name, mask_name(ours), with_mask(near))
+    if (ours := question.steps.mask) is not None:
+        rows = lambda near: replace(question, steps=replace(question.steps, mask=near)).rows  # noqa: E731
+        for name, near in masks_near(ours, question.rows, rows):
+            yield from _replacing(question, "mask", near, name)
 
 
 def _sinks(question: LayerQuestion) -> Iterator[Proposal]:
-    ours, theirs = question.steps.sinks, question.layer.stated.get("sinks")
-    if (ours is not None or theirs is not None) and question.is_after("sinks"):
-        there, here = ("ignored" if sinks is None or sinks.max() < _IGNORED else "used" for sinks in (theirs, ours))
-        yield Proposal(*(("differ", "") if there == here else (there, here)), _replacing(sinks=theirs))
+    return _replacing(question, "sinks", None)
 
 
 CANDIDATES = (  # as they are tried: the stages in the order of computation, in each the likeliest first
     Candidate("positions", "positions", _positions),
     Candidate("projection biases", "projections", _biases),
-    Candidate("norm of the input", "input", _enter),
-    Candidate("norm", "norm", _norms),
+    Candidate("norm of the input", "input", field="enter"),
+    Candidate("norm", "norm", _norms, "norm_heads"),
     Candidate("order of heads", "projections", _orders),
     Candidate("weights of layer", "projections", _layers),
     Candidate("rotary pairs", "rotation", _pairs),
     Candidate("rows", "projections", _rows),
-    Candidate("projections", "projections", _exchanged),
     Candidate("rotated width", "rotation", _width),
     Candidate("rotary base", "rotation", _base),
     Candidate("rotary scaling", "rotation", _scaling),
-    Candidate("mask", "mask", _masks),
+    Candidate("mask", "mask", _masks, "mask"),
     Candidate("key heads", "scores", _key_heads),
-    Candidate("sinks", "sinks", _sinks),
-    Candidate("score bias", "scores", _bias),
-    Candidate("scale", "scores", partial(_number_of, "scale")),
-    Candidate("softcap", "scores", partial(_number_of, "softcap")),
-    Candidate("embedding weights", "input", _embedding),
-    Candidate("projection weights", "projections", _weights),
-    Candidate("output", "output", _outputs),
+    Candidate("sinks", "sinks", _sinks, "sinks"),
+    Candidate("score bias", "scores", _biases_of_scores, "bias"),
+    Candidate("scale", "scores", partial(_number_of, "scale"), "scale"),
+    Candidate("softcap", "scores", partial(_number_of, "softcap"), "softcap"),
+    Candidate("output projection's bias", "output", _output_bias),
+    Candidate("embedding weights", "input", field="x"),
+    Candidate("projection weights", "projections", field="project"),
+    Candidate("output projection's weights", "output", field="project_output"),
+    Candidate("output of the feed-forward network or its norm", "output", field="finish"),
 )
-OF_PROJECTIONS, OF_WEIGHTS = (_biases, _layers), CANDIDATES[-3:]  # of q, k and v alike; those that both runs have
+OF_PROJECTIONS, OF_WEIGHTS = (_biases, _layers), CANDIDATES[-4:]  # of q, k and v alike; those that both runs have
 BESIDE = tuple(one for one in CANDIDATES if one.solve is not _layers)  # another cause

@@ -74,8 +74,18 @@ def compare(first: Side, second: Side) -> Agreement:
     result = Agreement((first.name, second.name), rounding.dtype, notes=[*dict.fromkeys(first.notes + second.notes)])
     walk = _Walk(result, reference, other, is_swapped, rounding)
     walk.run()
-    walk.result.partings = sorted(walk.partings.values(), key=lambda one: (one.layers[0], STAGES.index(one.stage)))
-    return walk.result
+    result.partings = _grouped(result.partings)
+    return result
+
+
+def _grouped(partings: Sequence[Parting]) -> list[Parting]:
+    """Return one parting for all layers of the same cause, with the largest difference."""
+    groups: dict[Any, Parting] = {}
+    for parting in partings:
+        first = groups.setdefault((parting.stage, parting.cause and parting.cause[:3], parting.is_rounding), parting)
+        first.layers = sorted({*first.layers, *parting.layers})
+        first.cell = max(first.cell, parting.cell, key=lambda cell: cell.difference)
+    return sorted(groups.values(), key=lambda one: (one.layers[0], STAGES.index(one.stage)))
 
 
 class Solved(NamedTuple):
@@ -96,38 +106,37 @@ class _Walk:
     is_swapped: bool
     rounding: Rounding
     solved: list[Solved] = field(default_factory=list)
-    partings: dict[Any, Parting] = field(default_factory=dict)
-    before: float = 0.0  # the largest difference of queries, keys and values of the last layer that rounding explains
-    reached: int = 0  # layer after the last one that was computed
-    failures: int = 0  # layers with a difference that no candidate explains
-    pending: Parting | None = None  # at an output that the next layer's arrays alone show
+    pending: Parting | None = None  # at an output that the next layer's arrays alone show, which may explain it
 
     def run(self) -> None:
         self._read_tokens()
         self._check_layers()
         x = twin = self.reference.embed and self.reference.embed(None)
+        reached = 0  # layer after the last one that was computed
         for layer, after in with_next(self.other.layers()):
-            x, twin = self._reach(layer.index, x, twin)
+            is_open = self.pending is not None and self.pending.layers != [reached - 1]
+            if is_open or (self.result.partings and not self.reference.indices):
+                self.result.notes.append(f"attn compares no layer after {reached - 1}, as their input differs")
+                break
+            x, twin = self._reach(range(reached, layer.index), x, twin)
             steps = self.reference.steps(layer.index, layer.arrays.get("input", x) if layer.index else x)
             if steps is None:
                 continue
+            reached = layer.index + 1
             if (odd := next((name for name in layer.arrays if np.isnan(layer.arrays[name]).any()), None)) is not None:
-                self._merge(Parting(STAGE_OF[odd], [layer.index], Cell(math.inf, None, agrees=False)))
-                self.result.notes.append(
-                    f"{self.other.name} has NaN in layer {layer.index}; attn compares none from there"
-                )
+                nothing = Cell(math.inf, None, agrees=False)
+                self.result.partings.append(Parting(STAGE_OF[odd], [layer.index], nothing))
+                note = f"{self.other.name} has NaN in layer {layer.index}; attn compares none from there"
+                self.result.notes.append(note)
                 break
             group_keys(steps.key_heads, layer, after)
             check_sizes(steps, layer, self.reference, self.other)
             with self.reference.holding():
                 x, twin = self._compare_layer(layer, steps, twin, after)
-            is_cut = bool(self.partings) if not self.reference.indices else self.pending is not None
-            if is_cut and (self.pending is None or self.pending.layers != [layer.index]):
-                self.result.notes.append(f"attn compares no layer after {layer.index}, as their input differs")
-                break
-        if self.pending is not None:
-            self._merge(self.pending)
-        if not self.result.rows and not self.partings:
+        else:
+            self._note_missing([*range(reached, len(self.reference.indices))], "compares no layer behind")
+        self.result.partings += [self.pending] if self.pending is not None else []
+        if not self.result.rows and not self.result.partings:
             raise InputError(f"{' and '.join(self.result.names)} hold no array in common; write q, k and v of all")
 
     def _check_layers(self) -> None:
@@ -136,22 +145,21 @@ class _Walk:
             (a, b), names = ((theirs, ours) if self.is_swapped else (ours, theirs)), self.result.names
             raise InputError(f"{names[0]} has {a} layers and {names[1]} {b}; give two runs of one checkpoint")
 
-    def _reach(self, index: int, x: Array | None, twin: Array | None) -> tuple[Array | None, Array | None]:
-        """Compute the layers before one that the other run has not; return what enters it, and what enters the twin."""
-        missing = [*range(self.reached, index)] if self.reference.indices else []
-        if missing:
-            self.result.notes.append(
-                f"{self.other.name} lacks {layers_named(missing)}; attn computes as {self.reference.name}"
-            )
-        for absent in missing:
-            steps = self.reference.steps(absent, x)
+    def _note_missing(self, layers: Sequence[int], consequence: str) -> None:
+        if layers and self.reference.indices:
+            self.result.notes.append(f"{self.other.name} lacks {layers_named(layers)}; attn {consequence}")
+
+    def _reach(self, missing: Sequence[int], x: Array | None, twin: Array | None) -> tuple[Array | None, Array | None]:
+        """Compute layers that the other run has not; return what enters the next one, and what enters its twin."""
+        self._note_missing([*missing], f"computes as {self.reference.name}")
+        for index in missing if self.reference.indices else ():
+            steps = self.reference.steps(index, x)
             assert steps is not None
             for one in self.solved:
-                steps = one.proposal.apply(absent, steps)
+                steps = one.proposal.apply(index, steps)
             with self.reference.holding():
                 x = steps.run({})["next"]
                 twin = replace(steps, x=twin).run({}, rounding=self.rounding)["next"]
-        self.reached = index + 1
         return x, twin
 
     def _read_tokens(self) -> None:
@@ -162,8 +170,8 @@ class _Walk:
             raise InputError("the two runs have other tokens; give two runs of one sentence")
         self.reference = self.reference.reading(theirs)
         proposal = Proposal(*ids_apart(theirs, ours), lambda _, steps: steps)
-        candidate = Candidate("token ids", "tokens", lambda _: iter([proposal]))
-        self._add(0, Solved(candidate, proposal, 0.0), Cell(1.0, None, False))
+        candidate = Candidate("token ids", "tokens")
+        self.result.partings.append(self._parting(0, Solved(candidate, proposal, 0.0), Cell(1.0, None, False)))
 
     def _compare_layer(
         self, layer: RunLayer, steps: LayerSteps, twin: Array | None, after: RunLayer | None
@@ -171,7 +179,9 @@ class _Walk:
         """Compare one layer; return its output, and that of the twin."""
         written, following = layer.arrays, self._following(after)
         rounded = partial(replace(steps, x=twin).run, written, rounding=self.rounding)
-        before = None if self.reference.indices else self.before
+        rows = [*self.result.rows.values()][-1:]
+        agreeing = (cell.difference for row in rows for name, cell in row.items() if name in RECORDED and cell.agrees)
+        before = None if self.reference.indices else max(agreeing, default=0.0)
         floors = Floors(lambda: first.made, rounded, following, before, 1 + len(self.result.rows))
         stated = {name: layer.stated[name] for name in ("scale", "mask") if name in layer.stated}
         if following is None and stated and "q" in written and not {"weights", "next"} & {*written}:
@@ -181,7 +191,6 @@ class _Walk:
         first = question = LayerQuestion(layer, self.reference, steps, floors, following)
         row = {name: question.about(name).cell for name in question.apart}
         self.result.rows |= {layer.index: row} if row else {}
-        self.before = max([0.0, *(one.difference for name, one in row.items() if name in RECORDED and one.agrees)])
         for _ in range(_MOST_CAUSES):
             # Arrays of one stage are independent: one of them may have a fault that another has not.
             questions = [question.about(name) for name in question.apart if question.parts(name)]
@@ -190,14 +199,20 @@ class _Walk:
             tried: list[tuple[float, Solved]] = []
             explained = (self._explain(one, tried if one is questions[0] else []) for one in questions)
             solved = next(filter(None, explained), [])
-            if not solved and (self.failures or not (solved := _solve_two(questions[0], self.solved, tried))):
+            if not solved and (self._failures or not (solved := _solve_two(questions[0], self.solved, tried))):
                 self._add_unexplained(questions[0])
                 break
             self.pending = None
+            self.solved += [one for one in solved if one not in self.solved]
             for one in solved:
-                self._add(layer.index, one, *self._size(questions))
                 question = replace(question, steps=one.proposal.apply(layer.index, question.steps))
             question = replace(question, following=self._following(after))
+            # Of the arrays of the stage, those count that the cause explains.
+            alike = [one for one in questions if STAGE_OF[one.parted] == STAGE_OF[questions[0].parted]]
+            alike = [one for one in alike if not question.parts(one.parted)] or questions[:1]
+            cell = max((one.cell for one in alike), key=lambda cell: cell.difference)
+            is_scaled = any(one.is_scaled(one.parted) for one in alike)
+            self.result.partings += [self._parting(layer.index, one, cell, is_scaled) for one in solved]
         if "next" in written or "next" not in question.made:
             return (written.get("next"),) * 2
         is_changed = question.steps is not steps
@@ -222,14 +237,14 @@ class _Walk:
     def _explain(self, question: LayerQuestion, tried: list[tuple[float, Solved]]) -> list[Solved]:
         """Return a cause that was found before, or a new one; empty without one that explains the difference."""
         for cause in self.solved:
-            if question.agrees(cause.proposal.apply(question.layer.index, question.steps)):
+            steps = cause.proposal.apply(question.layer.index, question.steps)
+            if steps is not question.steps and question.agrees(steps):
                 return [cause]
         has_rounded = self.reference.weight_bits != self.other.weight_bits
-        orders = [OF_WEIGHTS] * has_rounded + [CANDIDATES] if self.failures < _MOST_FAILURES else []
+        orders = [OF_WEIGHTS] * has_rounded + [CANDIDATES] if self._failures < _MOST_FAILURES else []
         return next(filter(None, (_solve(question, tried, order) for order in orders)), [])
 
     def _add_unexplained(self, question: LayerQuestion) -> None:
-        self.failures += 1
         parting = Parting(STAGE_OF[question.parted], [question.layer.index], question.cell)
         first = {name[0]: name for name in reversed(question.apart) if name[0] in "qkv"}  # array of each projection
         parts = sorted(part for part, name in first.items() if question.parts(name))
@@ -244,28 +259,22 @@ class _Walk:
         if question.parted == "next" and question.following is not None:
             self.pending = self.pending or parting
         elif self.pending is None:
-            self._merge(parting)
+            self.result.partings.append(parting)
 
-    def _size(self, questions: Sequence[LayerQuestion]) -> tuple[Cell, bool]:
-        """Return the largest difference at the first stage, and whether weights that are stored in few bits give it."""
-        alike = [one for one in questions if STAGE_OF[one.parted] == STAGE_OF[questions[0].parted]]
-        cell = max((one.cell for one in alike), key=lambda cell: cell.difference)
-        bits = {self.reference.weight_bits, self.other.weight_bits}
-        is_small = len(bits) > 1 and cell.difference <= _OF_BITS * 2.0 ** -min(bits)
-        return cell, is_small and not any(one.is_scaled(one.parted) for one in alike)
+    @property
+    def _failures(self) -> int:
+        """The number of differences that no candidate explains."""
+        unproved = [one for one in self.result.partings if one.cause is None or one.cause.undone is None]
+        return len(unproved) + (self.pending is not None)
 
-    def _add(self, index: int, solved: Solved, cell: Cell, is_small: bool = False) -> None:
-        (name, stage, _), proposal, undone = solved
+    def _parting(self, index: int, solved: Solved, cell: Cell, is_scaled: bool = False) -> Parting:
+        """Return where a cause parts the runs; weights that are stored in few bits differ by their rounding."""
+        candidate, proposal, undone = solved
         values = (proposal.ours, proposal.theirs) if self.is_swapped else (proposal.theirs, proposal.ours)
-        cause = Cause(f"{name} {proposal.of}".rstrip(), *values, undone)
-        self.solved += [solved] * (solved not in self.solved)
-        self._merge(Parting(stage, [index], cell, cause, is_small and proposal.theirs.startswith("differ")))
-
-    def _merge(self, parting: Parting) -> None:
-        key = parting.stage, parting.cause and parting.cause[:3], parting.is_rounding
-        before = self.partings.setdefault(key, parting)
-        before.cell = max(before.cell, parting.cell, key=lambda cell: cell.difference)
-        before.layers += [index for index in parting.layers if index not in before.layers]
+        bits = {self.reference.weight_bits, self.other.weight_bits}
+        is_small = len(bits) > 1 and cell.difference <= _OF_BITS * 2.0 ** -min(bits) and not is_scaled
+        cause = Cause(f"{candidate.name} {proposal.of}".rstrip(), *values, undone)
+        return Parting(candidate.stage, [index], cell, cause, is_small and proposal.theirs.startswith("differ"))
 
 
 def _solve(
@@ -278,7 +287,7 @@ def _solve(
     best: tuple[tuple[int, float], list[Solved]] = ((0, 0.0), [])
     for candidate in candidates:
         more = _MORE
-        for proposal in candidate.solve(question):
+        for proposal in candidate.proposals(question):
             count, undone = question.agreeing(proposal.apply(question.layer.index, question.steps))
             solved, left = Solved(candidate, proposal, undone), undone / question.floors.roundings[question.parted]
             tried.append((undone, solved))

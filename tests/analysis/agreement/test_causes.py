@@ -43,7 +43,7 @@ def named(change: Change, name: str, *shown: str) -> list[str]:
     parted = next(array for array in question.apart if question.parts(array))
     question = replace(question, parted=parted)
     (candidate,) = [one for one in CANDIDATES if one.name == name]
-    proposals = candidate.solve(question)
+    proposals = candidate.proposals(question)
     return [one.theirs for one in proposals if question.agreeing(one.apply(0, ours))[0]]
 
 
@@ -61,7 +61,6 @@ def docs(*starts: int) -> np.ndarray:
 
 
 WEIGHTS = "q", "k", "weights"
-BY = "by 0.00316 to 1, times 1.5"  # frequencies of no known kind
 PLANTED: list[tuple[Change, str, tuple[str, ...], str]] = [
     (rope(frequencies=frequencies_of(500_000.0, 8)), "rotary base", ("q", "k"), "500000"),
     (rope(frequencies=frequencies_of(31_416.0, 8)), "rotary base", ("q", "k"), "31416"),
@@ -70,7 +69,6 @@ PLANTED: list[tuple[Change, str, tuple[str, ...], str]] = [
     (field(rope=None), "rotated width", ("q", "k"), "0"),
     (rope(frequencies=frequencies_of(10_000.0, 8) / np.float32(3)), "rotary scaling", ("q", "k"), "linear 3"),
     (rope(frequencies=yarn(1e4, 8, 4.0, 64), magnitude=0.1 * np.log(4) + 1), "rotary scaling", ("q", "k"), "yarn 4"),
-    (rope(frequencies=np.linspace(1, 0.1, 8, dtype=np.float32), magnitude=1.5), "rotary scaling", ("q", "k"), BY),
     (field(positions=np.arange(TOKENS) + 5), "positions", ("q", "k"), "5..16"),
     (field(positions=np.r_[0:6, 0:6]), "positions", ("q", "k"), "0..5, 0..5"),
     (field(scale=0.125), "scale", WEIGHTS, "0.125"),
