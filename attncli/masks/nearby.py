@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Planes = Bool[np.ndarray, "#H T T"]
     Rows = Int[np.ndarray, " R"]
 
-_MOST_WINDOW, _MOST_DOCUMENTS = 64, 8
+_MOST_WINDOW, _MOST_DOCUMENTS, _MOST_PADDING = 64, 8, 64
 
 
 def mask_name(mask: Planes) -> str:
@@ -61,8 +61,10 @@ def _rules(name: str, first: int, last: int, tokens: int) -> Iterator[str]:
     if isinstance(rule, Atom) and rule.name == "window":
         yield from (f"window({rule.arguments[0] + 1})", f"window({max(rule.arguments[0] - 1, 1)})")
     yield from ("causal", "full", f"window({max(first, 1)})", f"window({first + 1})")
-    yield from (
-        f"{name} & pad({side}={count})" for side in ("left", "right") for count in range(1, min(first + 2, tokens))
-    )
+    if first:
+        yield f"{name} & pad(right={tokens - first})"
+    else:  # padding that attends to nothing may get any output
+        counts = range(1, min(tokens, _MOST_PADDING))
+        yield from (f"{name} & pad({side}={count})" for side in ("left", "right") for count in counts)
     yield from (f"causal | prefix({last + 2})", f"chunk({first})", f"causal & chunk({first})")
     yield from (f"window({width})" for width in range(1, min(tokens, _MOST_WINDOW)))

@@ -44,6 +44,7 @@ class PortAttention:
     spoilt: str = ""  # projection whose weights are noisy
     window: int | None = None
     padding: int = 0  # keys at the end that are hidden
+    padded: int = 0  # keys at the start that are hidden; their own queries see every key
     document: int = 0  # queries from here on do not attend to the keys before it
     is_causal: bool = True
     slopes: bool = False  # ALiBi
@@ -142,6 +143,7 @@ class Port:
         allowed = (keys <= rows) | (not how.is_causal)
         allowed &= (keys > rows - how.window) if how.window else True
         allowed &= (keys < len(x) - how.padding) & ((rows < how.document) | (keys >= how.document))
+        allowed = (allowed & (keys >= how.padded)) | (rows < how.padded)
         scores = np.where(allowed, scores, -np.inf)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
@@ -376,6 +378,7 @@ FAULTS = {
     "no window": Fault("normed", {"window": None}, 2, "mask", r"window\(5\)|window of 5|window 5"),
     "window off by one": Fault("normed", {"window": 6}, 2, "mask", r"window\(6\)"),
     "padding": Fault("biased", {"padding": 3}, None, "mask", r"pad\(right=3\)|keys\("),
+    "padding on the left": Fault("biased", {"padded": 3}, None, "mask", r"pad\(left=3\)"),
     "documents": Fault("biased", {"document": 6}, 1, "mask", r"docs\(6|document"),
     "not causal": Fault("biased", {"is_causal": False}, 1, "mask", "full|bidirectional|not causal"),
     "ALiBi": Fault("biased", {"slopes": True}, 1, SCORES, "ALiBi"),

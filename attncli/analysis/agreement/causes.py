@@ -131,6 +131,7 @@ _WORDS: dict[str, Callable[[Any, LayerSteps], str]] = {  # values that have a na
     "norm_heads": lambda norm, _: "missing" if norm is None else "applied",
     "scale": lambda scale, _: short_number(scale),
     "softcap": lambda cap, _: short_number(cap),
+    "key_heads": lambda *_: "in groups",
     "mask": lambda mask, _: mask_name(mask),
     "sinks": lambda sinks, _: "ignored" if sinks is None or sinks.max() < _IGNORED else "used",
     "bias": _bias_kind,

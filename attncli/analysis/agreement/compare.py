@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attncli.analysis.agreement.causes import BESIDE, CANDIDATES, OF_PROJECTIONS, OF_WEIGHTS, Candidate, Proposal
-from attncli.analysis.agreement.question import NEAR, RECORDED, Cell, Floors, LayerQuestion
+from attncli.analysis.agreement.question import NEAR, RECORDED, Cell, LayerQuestion
 from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, ids_apart, with_next
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding
 from attncli.errors import InputError
@@ -178,22 +177,22 @@ class _Walk:
     ) -> tuple[Array | None, Array | None]:
         """Compare one layer; return its output, and that of the twin."""
         written, following = layer.arrays, self._following(after)
-        rounded = partial(replace(steps, x=twin).run, written, rounding=self.rounding)
         rows = [*self.result.rows.values()][-1:]
         agreeing = (cell.difference for row in rows for name, cell in row.items() if name in RECORDED and cell.agrees)
         before = None if self.reference.indices else max(agreeing, default=0.0)
-        floors = Floors(lambda: first.made, rounded, following, before, 1 + len(self.result.rows))
         stated = {name: layer.stated[name] for name in ("scale", "mask") if name in layer.stated}
         if following is None and stated and "q" in written and not {"weights", "next"} & {*written}:
             # Nothing else shows in the last layer with which of them an engine computes.
             made = replace(steps, **stated).run(written, "weights")
             written |= {name: made[name] for name in ("weights",) if name in made}
-        first = question = LayerQuestion(layer, self.reference, steps, floors, following)
-        row = {name: question.about(name).cell for name in question.apart}
+        twins = replace(steps, x=twin).run(written, rounding=self.rounding)
+        question = LayerQuestion(layer, self.reference, steps, following)
+        question = question.rounded(twins, before, 1 + len(self.result.rows))
+        row = {name: question.changed(parted=name).cell for name in question.apart}
         self.result.rows |= {layer.index: row} if row else {}
         for _ in range(_MOST_CAUSES):
             # Arrays of one stage are independent: one of them may have a fault that another has not.
-            questions = [question.about(name) for name in question.apart if question.parts(name)]
+            questions = [question.changed(parted=name) for name in question.apart if question.parts(name)]
             if not questions or (questions[0].parted == "next" and self._is_of_next(question, after)):
                 break
             tried: list[tuple[float, Solved]] = []
@@ -215,8 +214,8 @@ class _Walk:
             self.result.partings += [self._parting(layer.index, one, cell, is_scaled) for one in solved]
         if "next" in written or "next" not in question.made:
             return (written.get("next"),) * 2
-        is_changed = question.steps is not steps
-        twins = replace(question.steps, x=twin).run(written, rounding=self.rounding) if is_changed else floors.twin
+        if question.steps is not steps:
+            twins = replace(question.steps, x=twin).run(written, rounding=self.rounding)
         return question.made["next"], twins["next"]
 
     def _following(self, after: RunLayer | None) -> Following | None:
@@ -249,7 +248,7 @@ class _Walk:
         first = {name[0]: name for name in reversed(question.apart) if name[0] in "qkv"}  # array of each projection
         parts = sorted(part for part, name in first.items() if question.parts(name))
         others = (name for part, name in first.items() if part not in parts)
-        agree = all(question.apart[name].max() <= NEAR * question.floors.roundings[name] for name in others)
+        agree = all(question.apart[name].max() <= NEAR * question.roundings[name] for name in others)
         if agree and 0 < len(parts) < len(first) and not {"q", "k"} <= {*parts} and question.parted in first.values():
             parting.stage = "projections"  # a rotation changes both of q and k
             of_norm = " or norm" if question.steps.norm_heads is not None and parts != ["v"] else ""
@@ -289,7 +288,7 @@ def _solve(
         more = _MORE
         for proposal in candidate.proposals(question):
             count, undone = question.agreeing(proposal.apply(question.layer.index, question.steps))
-            solved, left = Solved(candidate, proposal, undone), undone / question.floors.roundings[question.parted]
+            solved, left = Solved(candidate, proposal, undone), undone / question.roundings[question.parted]
             tried.append((undone, solved))
             if count > 0 and (rank := (count, -max(left, _NEAREST))) > best[0]:
                 best = rank, [solved]

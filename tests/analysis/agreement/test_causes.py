@@ -10,7 +10,7 @@ import pytest
 
 from attncli.analysis.agreement.causes import CANDIDATES, search
 from attncli.analysis.agreement.compare import compare
-from attncli.analysis.agreement.question import Floors, LayerQuestion
+from attncli.analysis.agreement.question import LayerQuestion
 from attncli.analysis.runs import RunLayer, Side, captured_side
 from attncli.analysis.steps import LayerSteps, Rounding, alibi, is_alibi
 from attncli.engines.numpy.ops import Rope, base_of, frequencies_of, yarn
@@ -38,10 +38,10 @@ def named(change: Change, name: str, *shown: str) -> list[str]:
     theirs = change(ours).run({})
     layer = RunLayer(0, {array: theirs[array] for array in ("v", *shown)}, {})
     twin = ours.run(layer.arrays, rounding=Rounding("float32"))
-    floors = Floors(lambda: ours.run(layer.arrays), lambda: twin, None)
-    question = LayerQuestion(layer, Side("A", "float32", lambda: iter([]), lambda *_: None), ours, floors)
+    question = LayerQuestion(layer, Side("A", "float32", lambda: iter([]), lambda *_: None), ours)
+    question = question.rounded(twin, None, 1)
     parted = next(array for array in question.apart if question.parts(array))
-    question = replace(question, parted=parted)
+    question = question.changed(parted=parted)
     (candidate,) = [one for one in CANDIDATES if one.name == name]
     proposals = candidate.proposals(question)
     return [one.theirs for one in proposals if question.agreeing(one.apply(0, ours))[0]]
