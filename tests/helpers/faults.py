@@ -474,11 +474,6 @@ def interleaved(weight: Array, width: int = 8) -> Array:
     return weight.reshape(-1, 2, width // 2, weight.shape[-1]).swapaxes(1, 2).reshape(weight.shape)
 
 
-def deinterleaved(weight: Array, width: int = 8) -> Array:
-    """Permute rows as a conversion from such a file does."""
-    return weight.reshape(-1, width // 2, 2, weight.shape[-1]).swapaxes(1, 2).reshape(weight.shape)
-
-
 def noisy(weight: Array) -> Array:
     return weight + 0.01 * np.random.default_rng(0).standard_normal(weight.shape).astype(weight.dtype)
 
@@ -508,10 +503,6 @@ FOLDERS: dict[str, tuple[Fault, Edit]] = {
     "rows interleaved": (
         Fault("llama", {}, 0, PROJECTIONS, "rows of q and k interleaved instead of half-split"),
         changes(Q_AND_K, interleaved),
-    ),
-    "rows permuted twice": (
-        Fault("llama", {}, 0, PROJECTIONS, "rows of q and k permuted twice instead of once"),
-        changes(Q_AND_K, deinterleaved),
     ),
     "no window": (
         Fault("normed", {}, 2, "mask", r"window\(5\)"),

@@ -249,10 +249,6 @@ def _biases(question: LayerQuestion) -> Iterator[Proposal]:
             yield Proposal("left out", "added", _projecting(parts, without), _named(parts))
 
 
-def _norms(question: LayerQuestion) -> Iterator[Proposal]:
-    return _replacing(question, "norm_heads", None)
-
-
 def _orders(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose another order of the heads, matched head by head in arrays that show them."""
     made, written = question.made, question.layer.arrays
@@ -279,18 +275,15 @@ def _rows(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose rows of q and k in the order of the other kind of rotary pairs, as a conversion may leave them."""
     if (rope := question.steps.rope) and not rope.is_interleaved:
         pairs = np.arange(2 * len(rope.frequencies)).reshape(2, -1).T.ravel()  # 0, R, 1, R + 1, …
-        for theirs, ours, order in (("interleaved", "half-split", pairs), ("permuted twice", "once", pairs.argsort())):
-
-            def change(_: LayerSteps, part: int, made: Array, order: Array = order) -> Array:
-                return np.concatenate([made[..., order], made[..., len(order) :]], axis=-1)
-
-            yield Proposal(theirs, ours, _projecting((0, 1), change), "of q and k")
+        change = lambda _, __, made: np.concatenate([made[..., pairs], made[..., len(pairs) :]], axis=-1)  # noqa: E731
+        yield Proposal("interleaved", "half-split", _projecting((0, 1), change), "of q and k")
 
 
 def _layers(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose the weights of each other layer, in exchange."""
     here = question.layer.index
-    for there in set(question.reference.indices) - {here} if question.steps.project else ():
+    others = set(question.reference.indices) - {here}
+    for there in others if question.steps.project and question.most == math.inf else ():
 
         def apply(index: int, steps: LayerSteps, there: int = there) -> LayerSteps:
             other = question.reference.steps({here: there, there: here}.get(index, index), steps.x)
@@ -344,15 +337,11 @@ def _masks(question: LayerQuestion) -> Iterator[Proposal]:
             yield from _replacing(question, "mask", near, name)
 
 
-def _sinks(question: LayerQuestion) -> Iterator[Proposal]:
-    return _replacing(question, "sinks", None)
-
-
 CANDIDATES = (  # as they are tried: the stages in the order of computation, in each the likeliest first
     Candidate("positions", "positions", _positions),
     Candidate("projection biases", "projections", _biases),
     Candidate("norm of the input", "input", field="enter"),
-    Candidate("norm", "norm", _norms, "norm_heads"),
+    Candidate("norm", "norm", partial(_replacing, name="norm_heads", theirs=None), "norm_heads"),
     Candidate("order of heads", "projections", _orders),
     Candidate("weights of layer", "projections", _layers),
     Candidate("rotary pairs", "rotation", _pairs),
@@ -362,7 +351,7 @@ CANDIDATES = (  # as they are tried: the stages in the order of computation, in 
     Candidate("rotary scaling", "rotation", _scaling),
     Candidate("mask", "mask", _masks, "mask"),
     Candidate("key heads", "scores", _key_heads),
-    Candidate("sinks", "sinks", _sinks, "sinks"),
+    Candidate("sinks", "sinks", partial(_replacing, name="sinks", theirs=None), "sinks"),
     Candidate("score bias", "scores", _biases_of_scores, "bias"),
     Candidate("scale", "scores", partial(_number_of, "scale"), "scale"),
     Candidate("softcap", "scores", partial(_number_of, "softcap"), "softcap"),
@@ -373,4 +362,3 @@ CANDIDATES = (  # as they are tried: the stages in the order of computation, in 
     Candidate("output of the feed-forward network or its norm", "output", field="finish"),
 )
 OF_PROJECTIONS, OF_WEIGHTS = (_biases, _layers), CANDIDATES[-4:]  # of q, k and v alike; those that both runs have
-BESIDE = tuple(one for one in CANDIDATES if one.solve is not _layers)  # another cause

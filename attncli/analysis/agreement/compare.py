@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.agreement.causes import BESIDE, CANDIDATES, OF_PROJECTIONS, OF_WEIGHTS, Candidate, Proposal
+from attncli.analysis.agreement.causes import CANDIDATES, OF_PROJECTIONS, OF_WEIGHTS, Candidate, Proposal
 from attncli.analysis.agreement.question import NEAR, RECORDED, Cell, LayerQuestion
 from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, ids_apart, with_next
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding
@@ -195,7 +195,7 @@ class _Walk:
             questions = [question.changed(parted=name) for name in question.apart if question.parts(name)]
             if not questions or (questions[0].parted == "next" and self._is_of_next(question, after)):
                 break
-            tried: list[tuple[float, Solved]] = []
+            tried: list[Solved] = []
             explained = (self._explain(one, tried if one is questions[0] else []) for one in questions)
             solved = next(filter(None, explained), [])
             if not solved and (self._failures or not (solved := _solve_two(questions[0], self.solved, tried))):
@@ -227,17 +227,16 @@ class _Walk:
         """Return whether a change of the next layer's projections explains its arrays: then that layer is asked."""
         if after is None or question.following is None:
             return False
-        questions, x = replace(question, layer=after, steps=question.following.variants[0]), question.made["next"]
-        changed = [one.apply(after.index, questions.steps) for solve in OF_PROJECTIONS for one in solve(questions)]
-        return any(
-            not question.parts("next", float(Following([one], after.arrays).difference(x).max())) for one in changed
-        )
+        other, x = replace(question, layer=after, steps=question.following.variants[0]), question.made["next"]
+        changed = [one.apply(after.index, other.steps) for solve in OF_PROJECTIONS for one in solve(other)]
+        apart = (float(Following([one], after.arrays).difference(x).max()) for one in changed)
+        return any(not question.parts("next", largest) for largest in apart)
 
-    def _explain(self, question: LayerQuestion, tried: list[tuple[float, Solved]]) -> list[Solved]:
+    def _explain(self, question: LayerQuestion, tried: list[Solved]) -> list[Solved]:
         """Return a cause that was found before, or a new one; empty without one that explains the difference."""
         for cause in self.solved:
             steps = cause.proposal.apply(question.layer.index, question.steps)
-            if steps is not question.steps and question.agrees(steps):
+            if steps is not question.steps and question.agreeing(steps)[0]:
                 return [cause]
         has_rounded = self.reference.weight_bits != self.other.weight_bits
         orders = [OF_WEIGHTS] * has_rounded + [CANDIDATES] if self._failures < _MOST_FAILURES else []
@@ -276,9 +275,7 @@ class _Walk:
         return Parting(candidate.stage, [index], cell, cause, is_small and proposal.theirs.startswith("differ"))
 
 
-def _solve(
-    question: LayerQuestion, tried: list[tuple[float, Solved]], candidates: Sequence[Candidate] = CANDIDATES
-) -> list[Solved]:
+def _solve(question: LayerQuestion, tried: list[Solved], candidates: Sequence[Candidate] = CANDIDATES) -> list[Solved]:
     """Return the candidate with which most arrays agree, and of these the one that leaves least; empty without one.
 
     `tried` collects the others with the difference that each leaves.
@@ -289,7 +286,7 @@ def _solve(
         for proposal in candidate.proposals(question):
             count, undone = question.agreeing(proposal.apply(question.layer.index, question.steps))
             solved, left = Solved(candidate, proposal, undone), undone / question.roundings[question.parted]
-            tried.append((undone, solved))
+            tried.append(solved)
             if count > 0 and (rank := (count, -max(left, _NEAREST))) > best[0]:
                 best = rank, [solved]
             more -= count > 0 or more < _MORE
@@ -300,20 +297,20 @@ def _solve(
     return best[1]
 
 
-def _solve_two(question: LayerQuestion, before: list[Solved], tried: list[tuple[float, Solved]]) -> list[Solved]:
+def _solve_two(question: LayerQuestion, before: list[Solved], tried: list[Solved]) -> list[Solved]:
     """Return two candidates that explain a difference together, the earlier stage first; empty without.
 
     The first is a cause that was found before, a kind of rotation, or one that was tried and leaves little.
     """
-    index, most, of_name = question.layer.index, float(question.apart[question.parted].max()), dict[str, Any]()
-    for left, one in tried:
-        of_name.setdefault(one.candidate.name, []).append((left, one))
-    rotations = [alike[0][1] for alike in of_name.values() if alike[0][1].candidate.stage == "rotation"]
-    nearest = [pair for alike in of_name.values() for pair in sorted(alike, key=itemgetter(0))[:2]]
-    nearest = sorted(nearest, key=itemgetter(0))[:_PAIRS]
-    for first in (*before, *rotations, *(one for _, one in nearest)):
+    index, most = question.layer.index, float(question.apart[question.parted].max())
+    alike: dict[str, list[Solved]] = {}
+    for one in tried:
+        alike.setdefault(one.candidate.name, []).append(one)
+    rotations = [ones[0] for ones in alike.values() if ones[0].candidate.stage == "rotation"]
+    nearest = [one for ones in alike.values() for one in sorted(ones, key=attrgetter("undone"))[:2]]
+    for first in (*before, *rotations, *sorted(nearest, key=attrgetter("undone"))[:_PAIRS]):
         other = replace(question, steps=first.proposal.apply(index, question.steps), most=most)
-        if solved := _solve(other, [], BESIDE):
+        if solved := _solve(other, []):
             both = [first if first in before else first._replace(undone=solved[0].undone), *solved]
             return sorted(both, key=lambda one: STAGES.index(one.candidate.stage))
     return []

@@ -16,7 +16,6 @@ from attncli.analysis.steps import STAGE_OF, STAGES, Array, Arrays, LayerSteps, 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-Apart = Array  # difference at each token
 _LEAST = 2.0**-21  # a relative difference that float32 hardly shows
 _TIMES = 8.0  # times what rounding gives: more is not explained by it, nor by that of arrays which no file shows
 NEAR = 2.0  # times what rounding gives: a value that leaves no more is the cause; in 16 bits others agree as well
@@ -50,11 +49,11 @@ class LayerQuestion:
         return self.steps.run(self.layer.arrays)
 
     @cached_property
-    def apart(self) -> dict[str, Apart]:
+    def apart(self) -> dict[str, Array]:
         """The difference of each array that both have, in the order of computation."""
         return self._apart(self.made, self.steps)
 
-    def _apart(self, made: dict[str, Array], steps: LayerSteps) -> dict[str, Apart]:
+    def _apart(self, made: dict[str, Array], steps: LayerSteps) -> dict[str, Array]:
         written = self.layer.arrays
         apart = {name: difference(made[name], written[name]) for name in STAGE_OF if name in made.keys() & written}
         if "scores" in apart and steps.mask is not None:
@@ -135,10 +134,6 @@ class LayerQuestion:
         rounding, apart = self.roundings[self.parted], min(self.most, float(self.apart[self.parted].max()))
         return left <= max(_LEAST, min(_TIMES * rounding, max(NEAR * rounding, apart / NEAR**2), apart / NEAR))
 
-    def agrees(self, steps: LayerSteps) -> bool:
-        """Return whether the array in question agrees with other steps, and every one before it that did."""
-        return self.agreeing(steps)[0] > 0
-
     def agreeing(self, steps: LayerSteps) -> tuple[int, float]:
         """Return how many arrays agree with other steps, and what is left of the difference in question.
 
@@ -182,5 +177,6 @@ def _sees(steps: LayerSteps, tokens: int) -> Array:
 
     A mask that leaves fewer than half of the tokens explains nothing, so that all of them count.
     """
-    sees = np.ones(tokens, bool) if steps.mask is None else steps.mask.any(axis=(0, 2))
-    return sees if 2 * sees.sum() >= len(sees) else np.ones(tokens, bool)
+    whole = np.ones(tokens, bool)  # also of keys and values, where queries are of another text
+    sees = whole if steps.mask is None or steps.mask.shape[1] != tokens else steps.mask.any(axis=(0, 2))
+    return sees if 2 * sees.sum() >= tokens else whole
