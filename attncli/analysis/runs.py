@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.analysis.steps import LEVELS, STAGE_OF, Array, Arrays, LayerSteps, difference
+from attncli.checkpoints.checkpoint_folder import UnsupportedError
 from attncli.engines.engine import NativeSource
 from attncli.engines.numpy.forward import Layer, RaggedBatch, TokenIds
 from attncli.engines.numpy.ops import Rope
@@ -58,7 +59,9 @@ class Side:
     steps: Callable[[int, Hidden | None], LayerSteps | None]  # of a layer, for hidden states; None of one it has not
     token_ids: tuple[int, ...] | None = None  # that it read; None where they are not stated
     weight_bits: int = 24  # of a weight that hold digits
-    indices: Sequence[int] = ()  # layers that can be computed from hidden states
+    held: Collection[int] = ()  # its layers
+    indices: Sequence[int] = ()  # those that can be computed from hidden states
+    logits: Callable[[Hidden], Array] | None = None  # of the last token, or its final norm
     embed: Callable[[Int[np.ndarray, " T"] | None], Hidden] | None = None  # positions, or None for its own → first x
     reading: Callable[[tuple[int, ...]], Side] | None = None  # the same run with other token ids
     holding: Callable[[], AbstractContextManager[Any]] = nullcontext  # holds the weights of a layer
@@ -103,6 +106,13 @@ def computed_side(forward: NativeForward, name: str) -> Side:
             yield
         model.weights.release()
 
+    def logits(x: Hidden) -> Array:
+        x = model.normalize(model.unembedding.norm, x[-1:])
+        try:
+            return model.unembed(x)
+        except UnsupportedError:  # a model without a head
+            return x
+
     def layers() -> Iterator[RunLayer]:
         x = _embedded(forward)
         for index in range(len(model.spec.layers)):
@@ -116,7 +126,9 @@ def computed_side(forward: NativeForward, name: str) -> Side:
     return Side(
         name, "float32", layers, partial(_native_steps, forward), ids,
         weight_bits=model.weights.bits(layer.name(how.joint or how.query) + ".weight"),
+        held=range(len(model.spec.layers)),
         indices=range(len(model.spec.layers)),
+        logits=logits if model.spec.unembedding is not None else None,
         embed=partial(_embedded, forward),
         reading=lambda ids: computed_side(replace(forward, sentence=TokenIds(ids)), name),
         holding=holding,
@@ -217,7 +229,7 @@ def traced_side(trace: Trace, name: str, kinds: Sequence[str] = _KINDS) -> Side:
     dtype = weights if weights in LEVELS else trace.source.dtype
     is_text = trace.source.kind == "pretrained" and None not in ids  # the ids of a watched program are positions
     notes = (ENCODER_ALONE,) * any(layer.kind == "encoder" for layer in of_index.values())
-    return Side(name, dtype, layers, steps, tuple(ids) if is_text else None, notes=notes)
+    return Side(name, dtype, layers, steps, tuple(ids) if is_text else None, held=of_index, notes=notes)
 
 
 def captured_side(capture: Capture, name: str) -> Side:
@@ -245,9 +257,16 @@ def captured_side(capture: Capture, name: str) -> Side:
         groups, arrays = np.arange(heads) // max(heads // kv_heads, 1), runs[index].arrays
         return LayerSteps(np.arange(count), layer.scale, _planes(layer.mask), groups, recorded=arrays)
 
-    ids = None if capture.token_ids is None else tuple(capture.token_ids.tolist())
     notes = (f"{name} does not number its layers; attn reads layers 0 to {len(stored) - 1}",) * bool(capture.unnamed)
-    return Side(name, capture.dtype, lambda: iter(runs.values()), steps, ids, contents=capture, notes=notes)
+    dtype = capture.dtype
+    if dtype == "float32" and all(_is_bfloat16(one) for run in runs.values() for one in run.arrays.values()):
+        dtype, notes = "bfloat16", (*notes, f"all numbers of {name} fit bfloat16, so attn takes its dtype for it")
+    ids = None if capture.token_ids is None else tuple(capture.token_ids.tolist())
+    return Side(name, dtype, lambda: iter(runs.values()), steps, ids, held=runs, contents=capture, notes=notes)
+
+
+def _is_bfloat16(array: Array) -> bool:
+    return not (np.ascontiguousarray(array, np.float32).view(np.uint32) & 0xFFFF).any()
 
 
 def _present(values: Mapping[str, Any]) -> dict[str, Any]:

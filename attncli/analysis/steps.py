@@ -145,8 +145,8 @@ def difference(first: Float[np.ndarray, "... T N"], second: Float[np.ndarray, ".
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.sqrt(np.square(first.astype(np.float64) - second).sum(axis=axes))
         length = np.sqrt(np.square(second.astype(np.float64)).sum(axis=axes))
-    both_odd = np.isnan(first).any(axis=axes) & np.isnan(second).any(axis=axes)
-    return np.where(both_odd, 0.0, np.nan_to_num(apart / np.where(length > 0, length, 1.0), nan=np.inf))
+        apart = np.nan_to_num(apart / np.where(length > 0, length, 1.0), nan=np.inf)
+    return np.where(np.isnan(first).any(axis=axes) & np.isnan(second).any(axis=axes), 0.0, apart)
 
 
 def alibi(heads: int, queries: int, keys: int) -> Float[np.ndarray, "H Q K"]:

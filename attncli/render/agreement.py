@@ -60,15 +60,17 @@ def sentences(agreement: Agreement) -> list[str]:
         is_undone |= parting.cause is not None and parting.cause.undone is not None
     if not agreement.agrees:
         return parted
+    where = f"in {layers_named(agreement.rows)}" if agreement.missing else "in every layer"
     agreeing = [cell for row in agreement.rows.values() for cell in row.values() if cell.agrees]
     largest = max((cell.difference for cell in (*agreeing, *(one.cell for one in agreement.partings))), default=0.0)
     if not largest and not parted:
-        return ["A and B agree in every layer, to the last bit."]
+        return [f"A and B agree {where}, to the last bit{agreement.unseen}."]
     ratio = max((cell.difference / cell.rounding for cell in agreeing if cell.rounding), default=0.0)
     times = f", {ratio:.1f}× what rounding gives" if ratio else ""
     return [
         *parted,
-        f"A and B agree in every layer: only rounding of {agreement.dtype}, at most {_digits(largest)}{times}.",
+        f"A and B agree {where}: only rounding of {agreement.dtype}, at most {_digits(largest)}{times}"
+        f"{agreement.unseen}.",
     ]
 
 

@@ -489,7 +489,7 @@ FOLDERS: dict[str, tuple[Fault, Edit]] = {
         Fault("gpt2", {}, 0, "position", r"positions 2\.\.15 instead of 0\.\.13"),
         changes("wpe", lambda table: np.roll(table, -2, axis=0)),
     ),
-    "embedding": (Fault("llama", {}, 0, "input", "embedding weights differ"), changes("embed_tokens", noisy)),
+    "embedding": (Fault("llama", {}, 0, "input", "embedding or its norm differs"), changes("embed_tokens", noisy)),
     "base": (Fault("normed", {}, 0, ROTATION, r"base 500\b.*10,?000"), sets(rope_theta=500.0)),
     "base of the layers with a window": (
         Fault("gemma3_text", {}, 0, ROTATION, r"base 20,?000\b.*10,?000"),

@@ -126,7 +126,7 @@ def _bias_kind(bias: Array | None, steps: LayerSteps) -> str:
 
 
 _PARTS = {"project": ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)), "norm_heads": ((0,), (1,), (0, 1))}
-_SINGULAR = {"enter", "bias", "finish"}
+_SINGULAR = {"x", "enter", "bias", "finish"}
 _WORDS: dict[str, Callable[[Any, LayerSteps], str]] = {  # values that have a name; the others differ
     "norm_heads": lambda norm, _: "missing" if norm is None else "applied",
     "scale": lambda scale, _: short_number(scale),
@@ -356,7 +356,7 @@ CANDIDATES = (  # as they are tried: the stages in the order of computation, in 
     Candidate("scale", "scores", partial(_number_of, "scale"), "scale"),
     Candidate("softcap", "scores", partial(_number_of, "softcap"), "softcap"),
     Candidate("output projection's bias", "output", _output_bias),
-    Candidate("embedding weights", "input", field="x"),
+    Candidate("embedding or its norm", "input", field="x"),
     Candidate("projection weights", "projections", field="project"),
     Candidate("output projection's weights", "output", field="project_output"),
     Candidate("output of the feed-forward network or its norm", "output", field="finish"),

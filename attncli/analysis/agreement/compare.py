@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.analysis.agreement.causes import CANDIDATES, OF_PROJECTIONS, OF_WEIGHTS, Candidate, Proposal
-from attncli.analysis.agreement.question import NEAR, RECORDED, Cell, LayerQuestion
+from attncli.analysis.agreement.question import LEAST, NEAR, RECORDED, Cell, LayerQuestion
 from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, ids_apart, with_next
-from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding
+from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding, difference
 from attncli.errors import InputError
 from attncli.text import layers_named
 
@@ -54,6 +54,8 @@ class Agreement:
     rows: dict[int, dict[str, Cell]] = field(default_factory=dict)  # the difference of each array of each layer
     partings: list[Parting] = field(default_factory=list)  # the first one first
     notes: list[str] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)  # layers that one of them lacks
+    unseen: str = ""  # what was not compared of the last layer
 
     @property
     def agrees(self) -> bool:
@@ -72,8 +74,13 @@ def compare(first: Side, second: Side) -> Agreement:
     rounding = max((Rounding(side.dtype) for side in (first, second)), key=lambda rounding: rounding.unit)
     result = Agreement((first.name, second.name), rounding.dtype, notes=[*dict.fromkeys(first.notes + second.notes)])
     walk = _Walk(result, reference, other, is_swapped, rounding)
-    walk.run()
+    last = walk.run()
     result.partings = _grouped(result.partings)
+    if result.agrees and last is not None and first.logits is not None and second.logits is not None:
+        both = first.logits(last), second.logits(last)
+        apart = float(difference(*both).max()) if both[0].shape == both[1].shape else 0.0  # one may have no head
+        most = max(LEAST, _OF_BITS * 2.0 ** -min(first.weight_bits, second.weight_bits))
+        result.partings += [Parting("last output", [max(result.rows)], Cell(apart, None, False))] * (apart > most)
     return result
 
 
@@ -107,7 +114,8 @@ class _Walk:
     solved: list[Solved] = field(default_factory=list)
     pending: Parting | None = None  # at an output that the next layer's arrays alone show, which may explain it
 
-    def run(self) -> None:
+    def run(self) -> Array | None:
+        """Return the hidden states behind the last layer, where both runs have computed them."""
         self._read_tokens()
         self._check_layers()
         x = twin = self.reference.embed and self.reference.embed(None)
@@ -117,41 +125,45 @@ class _Walk:
             if is_open or (self.result.partings and not self.reference.indices):
                 self.result.notes.append(f"attn compares no layer after {reached - 1}, as their input differs")
                 break
-            x, twin = self._reach(range(reached, layer.index), x, twin)
+            if self.reference.indices:
+                x, twin = self._reach(range(reached, layer.index), x, twin)
             steps = self.reference.steps(layer.index, layer.arrays.get("input", x) if layer.index else x)
             if steps is None:
                 continue
             reached = layer.index + 1
-            if (odd := next((name for name in layer.arrays if np.isnan(layer.arrays[name]).any()), None)) is not None:
+            finite = {name: np.isfinite(layer.arrays[name]).all() for name in RECORDED & layer.arrays.keys()}
+            if (odd := next((name for name in STAGE_OF if not finite.get(name, True)), None)) is not None:
                 nothing = Cell(math.inf, None, agrees=False)
                 self.result.partings.append(Parting(STAGE_OF[odd], [layer.index], nothing))
-                note = f"{self.other.name} has NaN in layer {layer.index}; attn compares none from there"
+                note = f"{self.other.name} has NaN or infinity in layer {layer.index}; attn compares none from there"
                 self.result.notes.append(note)
                 break
             group_keys(steps.key_heads, layer, after)
             check_sizes(steps, layer, self.reference, self.other)
             with self.reference.holding():
                 x, twin = self._compare_layer(layer, steps, twin, after)
-        else:
-            self._note_missing([*range(reached, len(self.reference.indices))], "compares no layer behind")
         self.result.partings += [self.pending] if self.pending is not None else []
         if not self.result.rows and not self.result.partings:
             raise InputError(f"{' and '.join(self.result.names)} hold no array in common; write q, k and v of all")
+        last = self.result.rows[max(self.result.rows)] if self.result.rows else {}
+        self.result.unseen = (
+            "" if "next" in last else f"; the output of layer {max(self.result.rows, default=0)} is not compared"
+        )
+        return x if self.other.indices and self.reference.indices else None
 
     def _check_layers(self) -> None:
         ours, theirs = len(self.reference.indices), len(self.other.indices)
         if theirs and ours and ours != theirs:
             (a, b), names = ((theirs, ours) if self.is_swapped else (ours, theirs)), self.result.names
             raise InputError(f"{names[0]} has {a} layers and {names[1]} {b}; give two runs of one checkpoint")
-
-    def _note_missing(self, layers: Sequence[int], consequence: str) -> None:
-        if layers and self.reference.indices:
-            self.result.notes.append(f"{self.other.name} lacks {layers_named(layers)}; attn {consequence}")
+        for one, another in ((self.other, self.reference), (self.reference, self.other)):
+            if missing := [index for index in another.held if index not in one.held]:
+                self.result.missing += missing
+                self.result.notes.append(f"{one.name} lacks {layers_named(missing)}; attn compares the others")
 
     def _reach(self, missing: Sequence[int], x: Array | None, twin: Array | None) -> tuple[Array | None, Array | None]:
         """Compute layers that the other run has not; return what enters the next one, and what enters its twin."""
-        self._note_missing([*missing], f"computes as {self.reference.name}")
-        for index in missing if self.reference.indices else ():
+        for index in missing:
             steps = self.reference.steps(index, x)
             assert steps is not None
             for one in self.solved:

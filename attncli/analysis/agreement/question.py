@@ -16,7 +16,7 @@ from attncli.analysis.steps import STAGE_OF, STAGES, Array, Arrays, LayerSteps, 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-_LEAST = 2.0**-21  # a relative difference that float32 hardly shows
+LEAST = 2.0**-21  # a relative difference that float32 hardly shows
 _TIMES = 8.0  # times what rounding gives: more is not explained by it, nor by that of arrays which no file shows
 NEAR = 2.0  # times what rounding gives: a value that leaves no more is the cause; in 16 bits others agree as well
 _FEW_TOKENS = 4
@@ -108,9 +108,9 @@ class LayerQuestion:
         """Return whether an array differs by more than rounding: by too much, or all of it by one factor."""
         rounding = self.roundings[name]
         value = float(self.apart[name].max()) if largest is None else largest
-        if largest is None and value > max(_LEAST, NEAR * rounding) and self.is_scaled(name):
+        if largest is None and value > max(LEAST, NEAR * rounding) and self.is_scaled(name):
             return True
-        return value > max(_LEAST, _TIMES * rounding)
+        return value > max(LEAST, _TIMES * rounding)
 
     def is_scaled(self, name: str) -> bool:
         """Return whether a factor of all tokens is at least half of a difference: rounding gives none."""
@@ -125,14 +125,14 @@ class LayerQuestion:
         )
         size = np.maximum(np.square(ours).sum(axis=1), np.finfo(np.float64).tiny)
         factors = np.vecdot(ours, theirs) / size - 1
-        with np.errstate(over="ignore"):  # of a token that attends to nothing
+        with np.errstate(over="ignore", invalid="ignore"):  # of a token that attends to nothing
             apart = np.sqrt(np.square(theirs - ours).sum(axis=1) / size)
         return bool(abs(np.median(factors)) > np.median(apart) / 2)
 
     def explains(self, left: float) -> bool:
         """Return whether so little is left of the difference that rounding explains it."""
         rounding, apart = self.roundings[self.parted], min(self.most, float(self.apart[self.parted].max()))
-        return left <= max(_LEAST, min(_TIMES * rounding, max(NEAR * rounding, apart / NEAR**2), apart / NEAR))
+        return left <= max(LEAST, min(_TIMES * rounding, max(NEAR * rounding, apart / NEAR**2), apart / NEAR))
 
     def agreeing(self, steps: LayerSteps) -> tuple[int, float]:
         """Return how many arrays agree with other steps, and what is left of the difference in question.
@@ -145,7 +145,7 @@ class LayerQuestion:
         agrees = {name: not self.parts(name, float(one.max())) for name, one in whole.items()}
         broken = (name for name in whole if not agrees[name] and not self.parts(name))
         largest = float(whole[self.parted].max())
-        if any(STAGES.index(STAGE_OF[name]) < stage for name in broken) or not self.explains(largest):
+        if any(STAGES.index(STAGE_OF[name]) <= stage for name in broken) or not self.explains(largest):
             return 0, left
         return sum(agrees.values()), largest
 
@@ -153,13 +153,13 @@ class LayerQuestion:
     def rows(self) -> Array:
         """The tokens whose rows of the array in question differ."""
         apart = self.apart[self.parted]
-        return np.flatnonzero(apart > max(_LEAST, min(_TIMES * self.roundings[self.parted], apart.max() / NEAR)))
+        return np.flatnonzero(apart > max(LEAST, min(_TIMES * self.roundings[self.parted], apart.max() / NEAR)))
 
     @property
     def cell(self) -> Cell:
         """The difference of the array in question."""
         apart, agrees = float(self.apart[self.parted].max()), not self.parts(self.parted)
-        return Cell(apart, None if apart <= _LEAST else self.roundings[self.parted], agrees)
+        return Cell(apart, None if apart <= LEAST else self.roundings[self.parted], agrees)
 
     def is_after(self, stage: str) -> bool:
         """Return whether the array in question is made by a stage, or behind it."""

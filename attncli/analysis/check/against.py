@@ -46,6 +46,7 @@ def against(model: str, checkpoint: str, text: str | None = None, *, special: bo
         agreement.notes.append(
             f"the window of {width} keys reaches over the text of {tokens} tokens; give a longer one"
         )
+    agreement.unseen = ""
     if theirs.is_graph:
         compared = [*compared_runs(theirs, text, theirs.trace(text))]
         agreement.notes += _missing(compared)
@@ -108,7 +109,7 @@ def _compare_outputs(agreement: Agreement, ours: OpenModel, theirs: OpenModel, t
 
 
 def _of_decoder(ours: OpenModel, theirs: OpenModel, text: str) -> list[Parting]:
-    """Return where the decoder parts; each of its kinds reads the other's output, so that the first one is the cause."""
+    """Return where the decoder parts; each of its kinds reads the other's output: the first one is the cause."""
     traces = [(source.trace(text, None, text), source.name) for source in (ours, theirs)]
     parts: list[list[Parting]] = []
     for kind in ("decoder", "cross"):

@@ -165,7 +165,7 @@ EDITS: list[tuple[dict[str, Any], str, Callable[[np.ndarray], np.ndarray] | None
         lambda w: 1.01 * w,
         "output: output of the feed-forward network or its norm differs/",
     ),
-    ({}, "embed_tokens.weight", lambda w: 1.01 * w, "input: embedding weights differ/"),
+    ({}, "embed_tokens.weight", lambda w: 1.01 * w, "input: embedding or its norm differs/"),
 ]
 
 
@@ -231,10 +231,19 @@ def captured(run: Side, change: Callable[[int, str, np.ndarray], np.ndarray], dt
 def test_layers_that_a_capture_lacks_are_computed(llama: Path) -> None:
     right = run_of(llama)
     whole = captured(right, lambda _, name, array: array)
-    only = replace(whole, layers=lambda: (layer for layer in whole.layers() if layer.index == 1))
+    only = replace(whole, layers=lambda: (layer for layer in whole.layers() if layer.index == 1), held=[1])
     result = compare(right, only)
-    notes = ["B lacks layer 0", "B lacks layer 2"]
+    notes = ["B lacks layers 0,2"]
     assert (causes(result), list(result.rows), [one.partition(";")[0] for one in result.notes]) == ([], [1], notes)
+
+
+@pytest.mark.parametrize("name", ["model.norm.weight", "norm.weight"])
+def test_the_final_norm_is_compared(name: str, llama: Path, tmp_path: Path) -> None:
+    names = load_file(llama / "model.safetensors").keys()
+    if name in names:
+        other = edited(llama, tmp_path / "b", {}, lambda key, array: 2 * array if key == name else array)
+        (parting,) = compare(run_of(llama), run_of(other)).partings
+        assert (parting.stage, parting.layers, parting.cause) == ("last output", [2], None)
 
 
 def test_another_number_of_layers_is_refused(llama: Path, tmp_path: Path) -> None:
@@ -247,7 +256,7 @@ def test_nan_is_no_agreement(llama: Path) -> None:
     right = run_of(llama)
     result = compare(right, captured(right, lambda index, _, array: array * np.float32(np.nan if index == 1 else 1)))
     assert not result.agrees
-    assert any("NaN in layer 1" in note for note in result.notes)
+    assert any("infinity in layer 1" in note for note in result.notes)
 
 
 def test_noise_that_grows_without_end_is_no_rounding(llama: Path) -> None:
