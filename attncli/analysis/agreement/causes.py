@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,8 @@ class Proposal(NamedTuple):
     ours: str  # of the reference
     apply: Apply  # index and steps of a layer → the steps with it
     of: str = ""  # the part of the layer that it is of
+    candidate: Any = None
+    undone: float = 0.0  # the difference that it leaves
 
 
 class Candidate(NamedTuple):
@@ -43,11 +45,11 @@ class Candidate(NamedTuple):
 
     def proposals(self, question: LayerQuestion) -> Iterator[Proposal]:
         """Yield values for arrays of its stage and behind; weights of a layer have another norm of the input, too."""
+        stated, proposals = question.layer.stated, self.solve(question)
+        if self.field in stated:
+            proposals = _replacing(question, self.field, stated[self.field])
         if question.is_after(self.stage) or self.stage == "projections":
-            stated = question.layer.stated
-            yield from (
-                _replacing(question, self.field, stated[self.field]) if self.field in stated else self.solve(question)
-            )
+            yield from (one._replace(candidate=self) for one in proposals)
 
 
 def search(distance: Callable[[float], float], low: float, high: float) -> float | None:
@@ -55,22 +57,20 @@ def search(distance: Callable[[float], float], low: float, high: float) -> float
 
     None where the distance stays: around a number of none it falls with the width of the section.
     """
-    grid = np.linspace(math.log(low), math.log(high), _STEPS)
-    distances = [distance(math.exp(value)) for value in grid]
-    best = int(np.argmin(distances))
-    around = [max(best - 1, 0), min(best + 1, _STEPS - 1)]
-    (a, b), share = grid[around], (math.sqrt(5) - 1) / 2
-    c, d = b - share * (b - a), a + share * (b - a)
-    of_c, of_d = distance(math.exp(c)), distance(math.exp(d))
+
+    @cache
+    def of(value: float) -> float:
+        return distance(math.exp(value))
+
+    grid, share = np.linspace(math.log(low), math.log(high), _STEPS).tolist(), (math.sqrt(5) - 1) / 2
+    best = min(range(_STEPS), key=lambda step: of(grid[step]))
+    a, b = grid[max(best - 1, 0)], grid[min(best + 1, _STEPS - 1)]
+    most = _FALLEN * max(of(a), of(b))
     for count in range(_ROUNDS):
-        if count == _FEW_ROUNDS and min(of_c, of_d) > _FALLEN * max(distances[one] for one in around):
+        c, d = round(b - share * (b - a), 10), round(a + share * (b - a), 10)  # one of both was asked before
+        if count == _FEW_ROUNDS and min(of(c), of(d)) > most:
             return None
-        if of_c < of_d:
-            b, c, d, of_d = d, d - share * (d - a), c, of_c
-            of_c = distance(math.exp(c))
-        else:
-            a, c, d, of_c = c, d, c + share * (b - c), of_d
-            of_d = distance(math.exp(d))
+        a, b = (a, d) if of(c) < of(d) else (c, b)
     return math.exp((a + b) / 2)
 
 
@@ -226,27 +226,26 @@ def _named(parts: Iterable[int]) -> str:
     return f"of {', '.join(names)} and {last}" if names else f"of {last}"
 
 
-def _projecting(parts: Collection[int], change: Callable[[LayerSteps, int, Array], Array]) -> Apply:
-    """Return the change of some of the projections, from the steps, their index and what they give."""
-
-    def apply(_: int, steps: LayerSteps) -> LayerSteps:
-        def project(x: Array) -> Any:
-            made = enumerate(steps.project(x) if steps.project else ())
-            return tuple(change(steps, part, array) if part in parts else array for part, array in made)
-
-        return replace(steps, project=steps.project and project)
-
-    return apply
+def _projecting(parts: Collection[int], change: Callable[[LayerSteps, Array], Sequence[Array]]) -> Apply:
+    """Return the change of some of the projections, from the steps and their input."""
+    return lambda _, steps: replace(
+        steps, project=steps.project and _mixed(steps.project, partial(change, steps), parts)
+    )
 
 
 def _biases(question: LayerQuestion) -> Iterator[Proposal]:
-    def without(steps: LayerSteps, part: int, made: Array) -> Array:
-        return made - steps.biases()[part] if steps.biases else made
+    def without(steps: LayerSteps, x: Array) -> Any:
+        biases = steps.biases() if steps.biases else (0, 0, 0)
+        return [made - bias for made, bias in zip(_projected(steps, x), biases, strict=True)]
 
     biases = question.steps.biases() if question.steps.biases else ()
     for parts in ((0, 1, 2), (0,), (1,), (2,), (0, 1)):
         if biases and all(biases[part].any() for part in parts):
             yield Proposal("left out", "added", _projecting(parts, without), _named(parts))
+
+
+def _projected(steps: LayerSteps, x: Array) -> Sequence[Array]:
+    return steps.project(x) if steps.project else ()
 
 
 def _orders(question: LayerQuestion) -> Iterator[Proposal]:
@@ -257,10 +256,14 @@ def _orders(question: LayerQuestion) -> Iterator[Proposal]:
         name = next((one for one in (f"{letter}_projected", f"{letter}_normed", letter) if one in written), None)
         if name is not None and (order := _order_of(made[name], written[name])) is not None:
             orders[part] = order
+
+    def change(steps: LayerSteps, x: Array) -> Any:
+        return [array[orders.get(part, slice(None))] for part, array in enumerate(_projected(steps, x))]
+
     if orders and question.steps.project is not None:
-        change = _projecting(orders, lambda _, part, array: array[orders[part]])
         order = next(iter(orders.values())).tolist()
-        yield Proposal(",".join(map(str, order)), ",".join(map(str, sorted(order))), change, _named(orders))
+        values = (",".join(map(str, one)) for one in (order, sorted(order)))
+        yield Proposal(*values, _projecting(orders, change), _named(orders))
 
 
 def _order_of(made: Array, written: Array) -> Array | None:
@@ -275,7 +278,10 @@ def _rows(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose rows of q and k in the order of the other kind of rotary pairs, as a conversion may leave them."""
     if (rope := question.steps.rope) and not rope.is_interleaved:
         pairs = np.arange(2 * len(rope.frequencies)).reshape(2, -1).T.ravel()  # 0, R, 1, R + 1, …
-        change = lambda _, __, made: np.concatenate([made[..., pairs], made[..., len(pairs) :]], axis=-1)  # noqa: E731
+
+        def change(steps: LayerSteps, x: Array) -> Any:
+            return [np.concatenate([a[..., pairs], a[..., len(pairs) :]], axis=-1) for a in _projected(steps, x)]
+
         yield Proposal("interleaved", "half-split", _projecting((0, 1), change), "of q and k")
 
 

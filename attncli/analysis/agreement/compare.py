@@ -94,14 +94,6 @@ def _grouped(partings: Sequence[Parting]) -> list[Parting]:
     return sorted(groups.values(), key=lambda one: (one.layers[0], STAGES.index(one.stage)))
 
 
-class Solved(NamedTuple):
-    """Candidate with the value that explains a difference."""
-
-    candidate: Candidate
-    proposal: Proposal
-    undone: float | None
-
-
 @dataclass
 class _Walk:
     """Walk through the layers in order; the causes that were found are given to the reference in each layer after."""
@@ -111,7 +103,7 @@ class _Walk:
     other: Side
     is_swapped: bool
     rounding: Rounding
-    solved: list[Solved] = field(default_factory=list)
+    solved: list[Proposal] = field(default_factory=list)
     pending: Parting | None = None  # at an output that the next layer's arrays alone show, which may explain it
 
     def run(self) -> Array | None:
@@ -167,7 +159,7 @@ class _Walk:
             steps = self.reference.steps(index, x)
             assert steps is not None
             for one in self.solved:
-                steps = one.proposal.apply(index, steps)
+                steps = one.apply(index, steps)
             with self.reference.holding():
                 x = steps.run({})["next"]
                 twin = replace(steps, x=twin).run({}, rounding=self.rounding)["next"]
@@ -180,9 +172,9 @@ class _Walk:
         if self.reference.reading is None:
             raise InputError("the two runs have other tokens; give two runs of one sentence")
         self.reference = self.reference.reading(theirs)
-        proposal = Proposal(*ids_apart(theirs, ours), lambda _, steps: steps)
-        candidate = Candidate("token ids", "tokens")
-        self.result.partings.append(self._parting(0, Solved(candidate, proposal, 0.0), Cell(1.0, None, False)))
+        tokens = Candidate("token ids", "tokens")
+        proposal = Proposal(*ids_apart(theirs, ours), lambda _, steps: steps, candidate=tokens)
+        self.result.partings.append(self._parting(0, proposal, Cell(1.0, None, False)))
 
     def _compare_layer(
         self, layer: RunLayer, steps: LayerSteps, twin: Array | None, after: RunLayer | None
@@ -207,7 +199,7 @@ class _Walk:
             questions = [question.changed(parted=name) for name in question.apart if question.parts(name)]
             if not questions or (questions[0].parted == "next" and self._is_of_next(question, after)):
                 break
-            tried: list[Solved] = []
+            tried: list[Proposal] = []
             explained = (self._explain(one, tried if one is questions[0] else []) for one in questions)
             solved = next(filter(None, explained), [])
             if not solved and (self._failures or not (solved := _solve_two(questions[0], self.solved, tried))):
@@ -216,7 +208,7 @@ class _Walk:
             self.pending = None
             self.solved += [one for one in solved if one not in self.solved]
             for one in solved:
-                question = replace(question, steps=one.proposal.apply(layer.index, question.steps))
+                question = replace(question, steps=one.apply(layer.index, question.steps))
             question = replace(question, following=self._following(after))
             # Of the arrays of the stage, those count that the cause explains.
             alike = [one for one in questions if STAGE_OF[one.parted] == STAGE_OF[questions[0].parted]]
@@ -233,7 +225,7 @@ class _Walk:
     def _following(self, after: RunLayer | None) -> Following | None:
         if after is None or (steps := self.reference.steps(after.index, None)) is None or steps.project is None:
             return None
-        return Following([steps, *(one.proposal.apply(after.index, steps) for one in self.solved)], after.arrays)
+        return Following([steps, *(one.apply(after.index, steps) for one in self.solved)], after.arrays)
 
     def _is_of_next(self, question: LayerQuestion, after: RunLayer | None) -> bool:
         """Return whether a change of the next layer's projections explains its arrays: then that layer is asked."""
@@ -244,10 +236,10 @@ class _Walk:
         apart = (float(Following([one], after.arrays).difference(x).max()) for one in changed)
         return any(not question.parts("next", largest) for largest in apart)
 
-    def _explain(self, question: LayerQuestion, tried: list[Solved]) -> list[Solved]:
+    def _explain(self, question: LayerQuestion, tried: list[Proposal]) -> list[Proposal]:
         """Return a cause that was found before, or a new one; empty without one that explains the difference."""
         for cause in self.solved:
-            steps = cause.proposal.apply(question.layer.index, question.steps)
+            steps = cause.apply(question.layer.index, question.steps)
             if steps is not question.steps and question.agreeing(steps)[0]:
                 return [cause]
         has_rounded = self.reference.weight_bits != self.other.weight_bits
@@ -277,30 +269,31 @@ class _Walk:
         unproved = [one for one in self.result.partings if one.cause is None or one.cause.undone is None]
         return len(unproved) + (self.pending is not None)
 
-    def _parting(self, index: int, solved: Solved, cell: Cell, is_scaled: bool = False) -> Parting:
+    def _parting(self, index: int, solved: Proposal, cell: Cell, is_scaled: bool = False) -> Parting:
         """Return where a cause parts the runs; weights that are stored in few bits differ by their rounding."""
-        candidate, proposal, undone = solved
-        values = (proposal.ours, proposal.theirs) if self.is_swapped else (proposal.theirs, proposal.ours)
+        values = (solved.ours, solved.theirs) if self.is_swapped else (solved.theirs, solved.ours)
         bits = {self.reference.weight_bits, self.other.weight_bits}
         is_small = len(bits) > 1 and cell.difference <= _OF_BITS * 2.0 ** -min(bits) and not is_scaled
-        cause = Cause(f"{candidate.name} {proposal.of}".rstrip(), *values, undone)
-        return Parting(candidate.stage, [index], cell, cause, is_small and proposal.theirs.startswith("differ"))
+        cause = Cause(f"{solved.candidate.name} {solved.of}".rstrip(), *values, solved.undone)
+        return Parting(solved.candidate.stage, [index], cell, cause, is_small and solved.theirs.startswith("differ"))
 
 
-def _solve(question: LayerQuestion, tried: list[Solved], candidates: Sequence[Candidate] = CANDIDATES) -> list[Solved]:
+def _solve(
+    question: LayerQuestion, tried: list[Proposal], candidates: Sequence[Candidate] = CANDIDATES
+) -> list[Proposal]:
     """Return the candidate with which most arrays agree, and of these the one that leaves least; empty without one.
 
     `tried` collects the others with the difference that each leaves.
     """
-    best: tuple[tuple[int, float], list[Solved]] = ((0, 0.0), [])
+    best: tuple[tuple[int, float], list[Proposal]] = ((0, 0.0), [])
     for candidate in candidates:
         more = _MORE
         for proposal in candidate.proposals(question):
             count, undone = question.agreeing(proposal.apply(question.layer.index, question.steps))
-            solved, left = Solved(candidate, proposal, undone), undone / question.roundings[question.parted]
-            tried.append(solved)
-            if count > 0 and (rank := (count, -max(left, _NEAREST))) > best[0]:
-                best = rank, [solved]
+            tried.append(proposal._replace(undone=undone))
+            rank = count, -max(undone / question.roundings[question.parted], _NEAREST)
+            if count > 0 and rank > best[0]:
+                best = rank, tried[-1:]
             more -= count > 0 or more < _MORE
             if best[0] == (len(question.apart), -_NEAREST):
                 return best[1]
@@ -309,19 +302,19 @@ def _solve(question: LayerQuestion, tried: list[Solved], candidates: Sequence[Ca
     return best[1]
 
 
-def _solve_two(question: LayerQuestion, before: list[Solved], tried: list[Solved]) -> list[Solved]:
+def _solve_two(question: LayerQuestion, before: list[Proposal], tried: list[Proposal]) -> list[Proposal]:
     """Return two candidates that explain a difference together, the earlier stage first; empty without.
 
     The first is a cause that was found before, a kind of rotation, or one that was tried and leaves little.
     """
     index, most = question.layer.index, float(question.apart[question.parted].max())
-    alike: dict[str, list[Solved]] = {}
+    alike: dict[str, list[Proposal]] = {}
     for one in tried:
         alike.setdefault(one.candidate.name, []).append(one)
     rotations = [ones[0] for ones in alike.values() if ones[0].candidate.stage == "rotation"]
     nearest = [one for ones in alike.values() for one in sorted(ones, key=attrgetter("undone"))[:2]]
     for first in (*before, *rotations, *sorted(nearest, key=attrgetter("undone"))[:_PAIRS]):
-        other = replace(question, steps=first.proposal.apply(index, question.steps), most=most)
+        other = replace(question, steps=first.apply(index, question.steps), most=most)
         if solved := _solve(other, []):
             both = [first if first in before else first._replace(undone=solved[0].undone), *solved]
             return sorted(both, key=lambda one: STAGES.index(one.candidate.stage))
