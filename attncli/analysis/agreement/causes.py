@@ -226,62 +226,47 @@ def _named(parts: Iterable[int]) -> str:
     return f"of {', '.join(names)} and {last}" if names else f"of {last}"
 
 
-def _projecting(parts: Collection[int], change: Callable[[LayerSteps, Array], Sequence[Array]]) -> Apply:
-    """Return the change of some of the projections, from the steps and their input."""
-    return lambda _, steps: replace(
-        steps, project=steps.project and _mixed(steps.project, partial(change, steps), parts)
-    )
+def _projecting(parts: Collection[int], change: Callable[[Any, Sequence[Array]], Sequence[Array]]) -> Apply:
+    """Return the change of some of the projections, from the steps and what they give."""
+
+    def apply(_: int, steps: LayerSteps) -> LayerSteps:
+        project: Any = steps.project
+        return replace(steps, project=project and _mixed(project, lambda x: change(steps, project(x)), parts))
+
+    return apply
 
 
 def _biases(question: LayerQuestion) -> Iterator[Proposal]:
-    def without(steps: LayerSteps, x: Array) -> Any:
-        biases = steps.biases() if steps.biases else (0, 0, 0)
-        return [made - bias for made, bias in zip(_projected(steps, x), biases, strict=True)]
-
     biases = question.steps.biases() if question.steps.biases else ()
+    change = lambda steps, made: [array - bias for array, bias in zip(made, steps.biases(), strict=True)]  # noqa: E731
     for parts in ((0, 1, 2), (0,), (1,), (2,), (0, 1)):
         if biases and all(biases[part].any() for part in parts):
-            yield Proposal("left out", "added", _projecting(parts, without), _named(parts))
-
-
-def _projected(steps: LayerSteps, x: Array) -> Sequence[Array]:
-    return steps.project(x) if steps.project else ()
+            yield Proposal("left out", "added", _projecting(parts, change), _named(parts))
 
 
 def _orders(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose another order of the heads, matched head by head in arrays that show them."""
     made, written = question.made, question.layer.arrays
     orders: dict[int, Array] = {}
-    for part, letter in enumerate("qkv"):
-        name = next((one for one in (f"{letter}_projected", f"{letter}_normed", letter) if one in written), None)
-        if name is not None and (order := _order_of(made[name], written[name])) is not None:
-            orders[part] = order
-
-    def change(steps: LayerSteps, x: Array) -> Any:
-        return [array[orders.get(part, slice(None))] for part, array in enumerate(_projected(steps, x))]
-
-    if orders and question.steps.project is not None:
-        order = next(iter(orders.values())).tolist()
-        values = (",".join(map(str, one)) for one in (order, sorted(order)))
+    for part, letter in enumerate("qkv") if question.steps.project else ():
+        name = next((one for one in (f"{letter}_projected", f"{letter}_normed", letter) if one in written), "")
+        if name and made[name].shape == written[name].shape:
+            apart = np.square(made[name][:, None].astype(np.float64) - written[name][None]).sum(axis=(2, 3))
+            order = apart.argmin(axis=0)
+            if len({*order.tolist()}) == len(order) and (np.diff(order) != 1).any():
+                orders[part] = order
+    if orders:
+        change = lambda _, made: [one[orders.get(part, slice(None))] for part, one in enumerate(made)]  # noqa: E731
+        first = next(iter(orders.values())).tolist()
+        values = (",".join(map(str, order)) for order in (first, sorted(first)))
         yield Proposal(*values, _projecting(orders, change), _named(orders))
-
-
-def _order_of(made: Array, written: Array) -> Array | None:
-    """Return the order in which the heads of one array are those of another; None if it is the same, or no order is."""
-    if made.shape != written.shape:
-        return None
-    order = np.square(made[:, None].astype(np.float64) - written[None]).sum(axis=(2, 3)).argmin(axis=0)
-    return order if len({*order.tolist()}) == len(order) and (np.diff(order) != 1).any() else None
 
 
 def _rows(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose rows of q and k in the order of the other kind of rotary pairs, as a conversion may leave them."""
     if (rope := question.steps.rope) and not rope.is_interleaved:
         pairs = np.arange(2 * len(rope.frequencies)).reshape(2, -1).T.ravel()  # 0, R, 1, R + 1, …
-
-        def change(steps: LayerSteps, x: Array) -> Any:
-            return [np.concatenate([a[..., pairs], a[..., len(pairs) :]], axis=-1) for a in _projected(steps, x)]
-
+        change = lambda _, made: [np.concatenate([a[..., pairs], a[..., len(pairs) :]], axis=-1) for a in made]  # noqa: E731
         yield Proposal("interleaved", "half-split", _projecting((0, 1), change), "of q and k")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +18,7 @@ from attncli.errors import InputError
 from attncli.text import layers_named
 
 _OF_BITS = 5.0  # times the last bit of weights, which rounding changes at most
-_NEAREST = 1.25  # times what rounding gives: values that leave no more are alike; the twin shows it that well
-_MORE = 8  # values that are tried after one that explains a difference, but not those behind
+_MOST_VALUES = 8  # that explain a difference, of one candidate
 _MOST_CAUSES, _MOST_FAILURES = 8, 2  # of a layer; layers that are searched without success
 _PAIRS = 10  # proposals that are tried together with others, where none explains a difference alone
 
@@ -138,18 +137,16 @@ class _Walk:
         if not self.result.rows and not self.result.partings:
             raise InputError(f"{' and '.join(self.result.names)} hold no array in common; write q, k and v of all")
         last = self.result.rows[max(self.result.rows)] if self.result.rows else {}
-        self.result.unseen = (
-            "" if "next" in last else f"; the output of layer {max(self.result.rows, default=0)} is not compared"
-        )
+        if "next" not in last:
+            self.result.unseen = f"; the output of layer {max(self.result.rows, default=0)} is not compared"
         return x if self.other.indices and self.reference.indices else None
 
     def _check_layers(self) -> None:
-        ours, theirs = len(self.reference.indices), len(self.other.indices)
-        if theirs and ours and ours != theirs:
-            (a, b), names = ((theirs, ours) if self.is_swapped else (ours, theirs)), self.result.names
-            raise InputError(f"{names[0]} has {a} layers and {names[1]} {b}; give two runs of one checkpoint")
         for one, another in ((self.other, self.reference), (self.reference, self.other)):
             if missing := [index for index in another.held if index not in one.held]:
+                if one.indices and another.indices:
+                    held = f"{one.name} has {len(one.held)} layers and {another.name} {len(another.held)}"
+                    raise InputError(f"{held}; give two runs of one checkpoint")
                 self.result.missing += missing
                 self.result.notes.append(f"{one.name} lacks {layers_named(missing)}; attn compares the others")
 
@@ -285,21 +282,19 @@ def _solve(
 
     `tried` collects the others with the difference that each leaves.
     """
-    best: tuple[tuple[int, float], list[Proposal]] = ((0, 0.0), [])
+    explaining: list[tuple[tuple[int, float], Proposal]] = []
     for candidate in candidates:
-        more = _MORE
+        enough = len(explaining) + _MOST_VALUES
         for proposal in candidate.proposals(question):
             count, undone = question.agreeing(proposal.apply(question.layer.index, question.steps))
             tried.append(proposal._replace(undone=undone))
-            rank = count, -max(undone / question.roundings[question.parted], _NEAREST)
-            if count > 0 and rank > best[0]:
-                best = rank, tried[-1:]
-            more -= count > 0 or more < _MORE
-            if best[0] == (len(question.apart), -_NEAREST):
-                return best[1]
-            if not more:
+            rank = count, -max(undone / question.roundings[question.parted], NEAR)
+            explaining += [(rank, tried[-1])] * (count > 0)
+            if rank == (len(question.apart), -NEAR):
+                return tried[-1:]
+            if len(explaining) == enough:
                 break
-    return best[1]
+    return [max(explaining, key=itemgetter(0))[1]] if explaining else []
 
 
 def _solve_two(question: LayerQuestion, before: list[Proposal], tried: list[Proposal]) -> list[Proposal]:

@@ -246,7 +246,7 @@ def test_the_final_norm_is_compared(llama: Path, tmp_path: Path) -> None:
 
 def test_another_number_of_layers_is_refused(llama: Path, tmp_path: Path) -> None:
     other = edited(llama, tmp_path / "b", {"num_hidden_layers": 2})
-    with pytest.raises(InputError, match=r"3 layers and .* 2; give two runs of one checkpoint"):
+    with pytest.raises(InputError, match=r"2 layers and .* 3; give two runs of one checkpoint"):
         compare(run_of(llama), run_of(other))
 
 
