@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -192,8 +193,10 @@ def _base(question: LayerQuestion) -> Iterator[Proposal]:
     def with_base(value: float) -> Apply:
         return _with_rope(frequencies=(frequencies_of(value, count) * stretched).astype(np.float32))
 
-    for values in ([base_of(stated.frequencies)] if stated else [], _BASES, _values(question, with_base, 10.0, 1e9)):
-        yield from (Proposal(_digits(one), _digits(base), with_base(one)) for one in values if one != base)
+    solved = _values(question, with_base, 10.0, 1e9)
+    for value in [base_of(stated.frequencies)] if stated else chain(_BASES, solved):
+        if value != base:
+            yield Proposal(_digits(value), _digits(base), with_base(value))
 
 
 def _scaling(question: LayerQuestion) -> Iterator[Proposal]:
@@ -204,9 +207,7 @@ def _scaling(question: LayerQuestion) -> Iterator[Proposal]:
     if ours != "none":
         yield Proposal("none", ours, _with_rope(frequencies=whole, magnitude=1.0))
 
-    def linear(factor: float) -> Apply:
-        return _with_rope(frequencies=(whole / np.float32(factor)).astype(np.float32))
-
+    linear = lambda factor: _with_rope(frequencies=(whole / np.float32(factor)).astype(np.float32))  # noqa: E731
     for name, frequencies, magnitude in usual_scalings(base, count) if question.most == math.inf else ():
         yield Proposal(name, ours, _with_rope(frequencies=frequencies, magnitude=magnitude))
     for factor in _values(question, linear, 1 / 64, 64.0):

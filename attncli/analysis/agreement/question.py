@@ -106,11 +106,9 @@ class LayerQuestion:
 
     def parts(self, name: str, largest: float | None = None) -> bool:
         """Return whether an array differs by more than rounding: by too much, or all of it by one factor."""
-        rounding = self.roundings[name]
         value = float(self.apart[name].max()) if largest is None else largest
-        if largest is None and value > max(LEAST, NEAR * rounding) and self.is_scaled(name):
-            return True
-        return value > max(LEAST, _TIMES * rounding)
+        is_near = largest is not None or value <= max(LEAST, NEAR * self.roundings[name]) or not self.is_scaled(name)
+        return value > max(LEAST, _TIMES * self.roundings[name]) or not is_near
 
     def is_scaled(self, name: str) -> bool:
         """Return whether a factor of all tokens is at least half of a difference: rounding gives none."""
@@ -119,15 +117,12 @@ class LayerQuestion:
             return False
         stream = {**made, **written}  # the feed-forward network is a small part of it
         residual: Any = sum(stream[one] for one in ("input", "attention") if name == "next" and one in stream)
-        ours, theirs = (
-            np.moveaxis(a, -2, 0).reshape(a.shape[-2], -1).astype(np.float64)
-            for a in (made[name] - residual, written[name] - residual)
-        )
-        size = np.maximum(np.square(ours).sum(axis=1), np.finfo(np.float64).tiny)
-        factors = np.vecdot(ours, theirs) / size - 1
-        with np.errstate(over="ignore", invalid="ignore"):  # of a token that attends to nothing
-            apart = np.sqrt(np.square(theirs - ours).sum(axis=1) / size)
-        return bool(abs(np.median(factors)) > np.median(apart) / 2)
+        ours, theirs = (np.moveaxis(arrays[name] - residual, -2, 0).astype(np.float64) for arrays in (made, written))
+        ours, theirs = ours.reshape(len(ours), -1), theirs.reshape(len(ours), -1)
+        with np.errstate(all="ignore"):  # of a token that attends to nothing
+            size = np.square(ours).sum(axis=1)
+            factors, apart = np.vecdot(ours, theirs) / size - 1, np.sqrt(np.square(theirs - ours).sum(axis=1) / size)
+        return bool(abs(np.nanmedian(factors)) > np.nanmedian(apart) / 2)
 
     def explains(self, left: float) -> bool:
         """Return whether so little is left of the difference that rounding explains it."""
