@@ -510,6 +510,10 @@ FOLDERS: dict[str, tuple[Fault, Edit]] = {
     ),
     "window off by one": (Fault("normed", {}, 2, "mask", r"window\(6\)"), sets(sliding_window=6)),
     "no bias": (Fault("biased", {}, 1, PROJECTIONS, "bias"), changes(NEOX + "bias", np.zeros_like)),
+    "no bias of the output": (
+        Fault("biased", {}, 0, "output", "output projection's bias left out"),
+        changes(r"attention\.dense\.bias", np.zeros_like),
+    ),
     "other weights": (
         Fault("normed", {}, 1, PROJECTIONS, "projection weights of k differ"),
         changes(r"layers.1.*k_proj", noisy),

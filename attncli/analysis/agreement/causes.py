@@ -139,6 +139,10 @@ _WORDS: dict[str, Callable[[Any, LayerSteps], str]] = {  # values that have a na
 }
 
 
+def _with(**fields: Any) -> Apply:
+    return lambda _, steps: replace(steps, **fields)
+
+
 def _with_rope(**fields: Any) -> Apply:
     return lambda _, steps: replace(steps, rope=steps.rope and steps.rope._replace(**fields))
 
@@ -178,7 +182,7 @@ def _pairs(question: LayerQuestion) -> Iterator[Proposal]:
 def _width(question: LayerQuestion) -> Iterator[Proposal]:
     if rope := question.steps.rope:
         ours, base, whole = 2 * len(rope.frequencies), base_of(rope.frequencies), question.made["k"].shape[-1]
-        yield Proposal("0", str(ours), lambda _, steps: replace(steps, rope=None))
+        yield Proposal("0", str(ours), _with(rope=None))
         for width in dict.fromkeys(2 * (n // 2) for n in (whole, whole // 2, whole // 4, *range(2, whole, 2))):
             if width not in (0, ours):
                 yield Proposal(str(width), str(ours), _with_rope(frequencies=frequencies_of(base, width // 2)))
@@ -207,7 +211,9 @@ def _scaling(question: LayerQuestion) -> Iterator[Proposal]:
     if ours != "none":
         yield Proposal("none", ours, _with_rope(frequencies=whole, magnitude=1.0))
 
-    linear = lambda factor: _with_rope(frequencies=(whole / np.float32(factor)).astype(np.float32))  # noqa: E731
+    def linear(factor: float) -> Apply:
+        return _with_rope(frequencies=(whole / np.float32(factor)).astype(np.float32))
+
     for name, frequencies, magnitude in usual_scalings(base, count) if question.most == math.inf else ():
         yield Proposal(name, ours, _with_rope(frequencies=frequencies, magnitude=magnitude))
     for factor in _values(question, linear, 1 / 64, 64.0):
@@ -259,8 +265,8 @@ def _orders(question: LayerQuestion) -> Iterator[Proposal]:
     if orders:
         change = lambda _, made: [one[orders.get(part, slice(None))] for part, one in enumerate(made)]  # noqa: E731
         first = next(iter(orders.values())).tolist()
-        values = (",".join(map(str, order)) for order in (first, sorted(first)))
-        yield Proposal(*values, _projecting(orders, change), _named(orders))
+        theirs, ours = (",".join(map(str, order)) for order in (first, sorted(first)))
+        yield Proposal(theirs, ours, _projecting(orders, change), _named(orders))
 
 
 def _rows(question: LayerQuestion) -> Iterator[Proposal]:
@@ -286,9 +292,13 @@ def _layers(question: LayerQuestion) -> Iterator[Proposal]:
 
 
 def _output_bias(question: LayerQuestion) -> Iterator[Proposal]:
-    if (output := question.steps.project_output) is not None:
+    def apply(_: int, steps: LayerSteps) -> LayerSteps:
+        output: Any = steps.project_output
         without = lambda heads: output(heads) - output(np.zeros_like(heads[:, :1]))  # noqa: E731
-        yield Proposal("left out", "added", lambda _, steps: replace(steps, project_output=without))
+        return replace(steps, project_output=output and without)
+
+    if question.steps.project_output is not None:
+        yield Proposal("left out", "added", apply)
 
 
 # --- scores, mask and weights ------------------------------------------------------------------------------
@@ -303,11 +313,10 @@ def _number_of(name: str, question: LayerQuestion) -> Iterator[Proposal]:
     if name == "scale":
         common = 1.0, ours**2, ours**0.5, ours * 2**0.5, ours / 2**0.5
     low, high = (ours / 64, ours * 64) if name == "scale" else (0.5, 500.0)
-    solved = _values(question, lambda value: lambda _, steps: replace(steps, **{name: value}), low, high)
-    for value in (
-        value for values in (common, solved) for value in values if short_number(value) != short_number(ours)
-    ):
-        yield from _replacing(question, name, value, _digits(value))
+    solved = _values(question, lambda value: _with(**{name: value}), low, high)
+    for value in chain(common, solved):
+        if short_number(value) != short_number(ours):
+            yield from _replacing(question, name, value, _digits(value))
 
 
 def _biases_of_scores(question: LayerQuestion) -> Iterator[Proposal]:

@@ -173,5 +173,5 @@ def _sees(steps: LayerSteps, tokens: int) -> Array:
     A mask that leaves fewer than half of the tokens explains nothing, so that all of them count.
     """
     whole = np.ones(tokens, bool)  # also of keys and values, where queries are of another text
-    sees = whole if steps.mask is None or steps.mask.shape[1] != tokens else steps.mask.any(axis=(0, 2))
+    sees: Any = whole if steps.mask is None or steps.mask.shape[1] != tokens else steps.mask.any(axis=(0, 2))
     return sees if 2 * sees.sum() >= tokens else whole

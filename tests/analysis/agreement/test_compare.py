@@ -257,6 +257,24 @@ def test_nan_is_no_agreement(llama: Path) -> None:
     assert any("infinity in layer 1" in note for note in result.notes)
 
 
+def test_numbers_of_bfloat16_are_compared_as_such(llama: Path) -> None:
+    """NumPy has no bfloat16, so that programs write such numbers as float32."""
+    right = run_of(llama)
+    port = captured(right, lambda _, __, array: torch.tensor(array).bfloat16().float().numpy())
+    result = compare(right, port)
+    assert (causes(result), result.dtype, "fit bfloat16" in port.notes[0]) == ([], "bfloat16", True)
+
+
+def test_an_array_of_the_same_stage_goes_on_agreeing(llama: Path) -> None:
+    """A factor of k alone is no scaling of the rotation, which changes q as well."""
+    right = run_of(llama)
+    port = captured(right, lambda index, name, array: array * np.float32(1.1 if (index, name) == (1, "k") else 1))
+    (found, *_) = compare(right, port).partings
+    assert (found.layers, found.stage, found.cause and found.cause[:2]) == (
+        [1], "projections", ("projection weights of k", "differ"),
+    )  # fmt: skip
+
+
 def test_noise_that_grows_without_end_is_no_rounding(llama: Path) -> None:
     right, draws = run_of(llama), np.random.default_rng(0)
     growing = captured(right, lambda index, _, array: _noisy(array, 6e-7 * 7**index, draws))
