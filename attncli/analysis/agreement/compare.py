@@ -122,10 +122,9 @@ class _Walk:
             if steps is None:
                 continue
             reached = layer.index + 1
-            finite = {name: np.isfinite(layer.arrays[name]).all() for name in RECORDED & layer.arrays.keys()}
-            if (odd := next((name for name in STAGE_OF if not finite.get(name, True)), None)) is not None:
-                nothing = Cell(math.inf, None, agrees=False)
-                self.result.partings.append(Parting(STAGE_OF[odd], [layer.index], nothing))
+            if odd := [name for name in RECORDED & layer.arrays.keys() if not np.isfinite(layer.arrays[name]).all()]:
+                stage, nothing = min((STAGE_OF[name] for name in odd), key=STAGES.index), Cell(math.inf, None, False)
+                self.result.partings.append(Parting(stage, [layer.index], nothing))
                 note = f"{self.other.name} has NaN or infinity in layer {layer.index}; attn compares none from there"
                 self.result.notes.append(note)
                 break
@@ -300,15 +299,12 @@ def _solve(
 def _solve_two(question: LayerQuestion, before: list[Proposal], tried: list[Proposal]) -> list[Proposal]:
     """Return two candidates that explain a difference together, the earlier stage first; empty without.
 
-    The first is a cause that was found before, a kind of rotation, or one that was tried and leaves little.
+    The first is a cause that was found before, the likeliest value of a rotation, or one that leaves little.
     """
     index, most = question.layer.index, float(question.apart[question.parted].max())
-    alike: dict[str, list[Proposal]] = {}
-    for one in tried:
-        alike.setdefault(one.candidate.name, []).append(one)
-    rotations = [ones[0] for ones in alike.values() if ones[0].candidate.stage == "rotation"]
-    nearest = [one for ones in alike.values() for one in sorted(ones, key=attrgetter("undone"))[:2]]
-    for first in (*before, *rotations, *sorted(nearest, key=attrgetter("undone"))[:_PAIRS]):
+    nearest = {one.candidate.name: one for one in sorted(tried, key=attrgetter("undone"), reverse=True)}
+    rotations = {one.candidate.name: one for one in reversed(tried) if one.candidate.stage == "rotation"}
+    for first in (*before, *rotations.values(), *sorted(nearest.values(), key=attrgetter("undone"))[:_PAIRS]):
         other = replace(question, steps=first.apply(index, question.steps), most=most)
         if solved := _solve(other, []):
             both = [first if first in before else first._replace(undone=solved[0].undone), *solved]
