@@ -305,18 +305,13 @@ def _output_bias(question: LayerQuestion) -> Iterator[Proposal]:
 
 
 def _number_of(name: str, question: LayerQuestion) -> Iterator[Proposal]:
-    """Propose common scales or softcaps, and the solved one."""
-    ours = getattr(question.steps, name)
-    if ours is None and name == "scale":
-        return
-    common: tuple[Any, ...] = (None, 20.0, 30.0, 50.0)
-    if name == "scale":
-        common = 1.0, ours**2, ours**0.5, ours * 2**0.5, ours / 2**0.5
-    low, high = (ours / 64, ours * 64) if name == "scale" else (0.5, 500.0)
-    solved = _values(question, lambda value: _with(**{name: value}), low, high)
-    for value in chain(common, solved):
-        if short_number(value) != short_number(ours):
-            yield from _replacing(question, name, value, _digits(value))
+    """Propose to leave a scale or a softcap out, and the solved one."""
+    ours: float | None = getattr(question.steps, name)
+    nothing, low, high = (1.0, ours / 64, ours * 64) if name == "scale" and ours else (None, 0.5, 500.0)
+    if name == "softcap" or ours is not None:
+        for value in chain([nothing], _values(question, lambda value: _with(**{name: value}), low, high)):
+            if short_number(value) != short_number(ours):
+                yield from _replacing(question, name, value, _digits(value))
 
 
 def _biases_of_scores(question: LayerQuestion) -> Iterator[Proposal]:
