@@ -79,6 +79,7 @@ class StepMeter:
         self._counting.enter_context(
             when_imported("torch._inductor.compile_fx", lambda: self._leave_compiled(sys._getframe()))
         )
+        _, self._backends = _compiles(None, 0)  # of another program
         try:
             self._switch(True)
             yield
@@ -186,7 +187,8 @@ def _compiles(frame: FrameType | None, checked: int) -> tuple[bool, int]:
         frame = frame.f_back
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     backends = {} if dynamo is None else dynamo.cached_backends
-    recent = islice(reversed(backends.values()), max(len(backends) - checked, 0))
+    checked = checked if checked <= len(backends) else 0  # torch._dynamo.reset forgets them
+    recent = islice(reversed(backends.values()), len(backends) - checked)
     is_eager = (getattr(each, "compiler_name", each) in (None, "eager") for each in recent)
     return frame is not None or not all(is_eager), len(backends)
 
