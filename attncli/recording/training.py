@@ -74,12 +74,12 @@ class StepMeter:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Measure the attention that runs inside."""
+        _, self._backends = _compiles(None, 0)  # of another program
         hook = register_optimizer_step_post_hook(lambda optimizer, *_: self._optimizer_stepped(optimizer))
         self._counting.callback(hook.remove)
         self._counting.enter_context(
             when_imported("torch._inductor.compile_fx", lambda: self._leave_compiled(sys._getframe()))
         )
-        _, self._backends = _compiles(None, 0)  # of another program
         try:
             self._switch(True)
             yield
