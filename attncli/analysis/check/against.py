@@ -108,7 +108,7 @@ def _compare_outputs(agreement: Agreement, ours: OpenModel, theirs: OpenModel, t
 
 
 def _of_decoder(ours: OpenModel, theirs: OpenModel, text: str) -> list[Parting]:
-    """Return where the decoder parts; each of its kinds reads the other's output, so that the first one is the cause."""
+    """Return where the decoder parts: at the first layer of either kind, as each kind reads the other's output."""
     traces = [(source.trace(text, None, text), source.name) for source in (ours, theirs)]
     parts: list[list[Parting]] = []
     for kind in ("decoder", "cross"):
