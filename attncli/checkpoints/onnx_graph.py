@@ -57,6 +57,23 @@ def read_graph(path: Path, is_cached: bool = False) -> tuple[ModelProto, bytes]:
     return model, data
 
 
+def data_folder(model: ModelProto, folder: Path) -> Path:
+    """Return the folder of a model's external data; of links in a cache of the hub their target, which they name then.
+
+    onnxruntime follows no link out of a folder.
+    """
+    stored = (tensor for tensor in model.graph.initializer if tensor.data_location == TensorProto.EXTERNAL)
+    entries = [entry for tensor in stored for entry in tensor.external_data if entry.key == "location"]
+    targets = [(folder / entry.value).resolve() for entry in entries]
+    snapshots = next((parent for parent in folder.resolve().parents if parent.name == "snapshots"), folder)
+    blobs = snapshots.with_name("blobs")
+    if not targets or any(target.parent != blobs for target in targets):
+        return folder
+    for entry, target in zip(entries, targets, strict=True):
+        entry.value = target.name
+    return blobs
+
+
 def _check_nodes(model: ModelProto, shown: str) -> None:
     """Raise for an operator that the runtime does not bring, and for a tensor that no node before makes."""
     made = {"", *(value.name for value in model.graph.input), *(value.name for value in model.graph.initializer)}

@@ -28,10 +28,14 @@ Declared = Mapping[str, tuple[np.dtype[Any], list[int]]]  # type and sizes of ea
 
 def graph_inputs(declared: Declared, arrays: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
     """Return all inputs that a graph declares, of those of a sentence; NotExposedError for an unknown one."""
-    return {
-        name: np.asarray(arrays[name] if name in arrays else _implied(name, sizes, arrays), dtype)
-        for name, (dtype, sizes) in declared.items()
-    }
+    inputs = dict[str, np.ndarray[Any, Any]]()
+    for name, (dtype, sizes) in declared.items():
+        inputs[name] = array = np.asarray(arrays[name] if name in arrays else _implied(name, sizes, arrays), dtype)
+        if any(size not in (0, count) for size, count in zip(sizes, array.shape, strict=False)):
+            fixed, given = (" × ".join(map(str, shape)) for shape in (sizes, array.shape))
+            reads = f"the graph reads {visible(name)} of {fixed}, and this input has {given}"
+            raise NotExposedError(f"{reads}; give one of that size, or export it with dynamic axes")
+    return inputs
 
 
 def _implied(name: str, sizes: Sequence[int], arrays: Mapping[str, Any]) -> Any:
@@ -42,7 +46,8 @@ def _implied(name: str, sizes: Sequence[int], arrays: Mapping[str, Any]) -> Any:
         raise NotExposedError(f"the graph reads {visible(name)}, which attn does not have")
     ahead = 2 if len(sizes) == 5 else 1  # axes before the heads: keys and values may be in one input, `[2, B, H, T, D]`
     if 0 not in sizes[ahead:]:
-        raise NotExposedError(f"the graph reads a {visible(name)} of a fixed size; export it with dynamic axes")
+        size = "a fixed size" if sizes else "no stated size"
+        raise NotExposedError(f"the graph reads a {visible(name)} of {size}; export it with dynamic axes")
     return np.zeros((*(size or 1 for size in sizes[:ahead]), *sizes[ahead:]))
 
 

@@ -53,10 +53,11 @@ def load_alone(snapshot: Snapshot, options: LoadOptions) -> NativeTokenizer | Id
         return IdTokenizer()
     with suppress(UnsupportedError):
         return load_tokenizer(snapshot.name, snapshot.tokenizer, snapshot.config)
-    return _as_written(snapshot.name, snapshot.tokenizer)
+    return tokenizer_as_written(snapshot.name, snapshot.tokenizer)
 
 
-def _as_written(name: str, files: CheckpointFolder) -> NativeTokenizer:
+def tokenizer_as_written(name: str, files: CheckpointFolder) -> NativeTokenizer:
+    """Read tokenizer.json as it is, as transformers.js does; LoadError without one."""
     if "tokenizer.json" not in files:
         advice = "put it beside config.json, name another with --tokenizer, or give --ids"
         raise LoadError(f"{visible(name)} has no tokenizer.json; {advice}")

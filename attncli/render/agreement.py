@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.style import Style
 from rich.text import Text
 
-from attncli.analysis.steps import STAGE_OF, STAGES
+from attncli.analysis.steps import LEVELS, STAGE_OF, STAGES
 from attncli.render.block import Column, table, width_of
 from attncli.render.findings import SEVERITY_STYLES
 from attncli.render.palette import BOLD, DIM, Palette
@@ -45,7 +45,7 @@ def agreement_parts(agreement: Agreement, palette: Palette, width: int | None) -
     if len(columns) > 1:
         yield table(columns, width, palette)
     for sentence in sentences(agreement):
-        yield Text(palette.label(sentence), _AGREES if agreement.agrees else "")
+        yield Text(palette.label(sentence), _AGREES if agreement.agrees and not agreement.unseen else "")
 
 
 def sentences(agreement: Agreement) -> list[str]:
@@ -62,14 +62,17 @@ def sentences(agreement: Agreement) -> list[str]:
         return parted
     agreeing = [cell for row in agreement.rows.values() for cell in row.values() if cell.agrees]
     largest = max((cell.difference for cell in (*agreeing, *(one.cell for one in agreement.partings))), default=0.0)
-    if not largest and not parted:
-        return ["A and B agree in every layer, to the last bit."]
+    where = "in the attention of every layer" if agreement.unseen else "in every layer"
+    verdict = f"A and B agree {where}, to the last bit."
     ratio = max((cell.difference / cell.rounding for cell in agreeing if cell.rounding), default=0.0)
-    times = f", {ratio:.1f}× what rounding gives" if ratio else ""
-    return [
-        *parted,
-        f"A and B agree in every layer: only rounding of {agreement.dtype}, at most {_digits(largest)}{times}.",
-    ]
+    if agreement.dtype in LEVELS:  # faults may be as small as this rounding
+        times = f", {ratio:.1f}× what rounding to {agreement.dtype} gives" if ratio else ""
+        verdict = f"A and B differ by at most {_digits(largest)}{times}."
+        return [*parted, " ".join((verdict, *agreement.unseen, "A smaller fault does not show."))]
+    if largest or parted:
+        times = f", {ratio:.1f}× what rounding gives" if ratio else ""
+        verdict = f"A and B agree {where}: only rounding of {agreement.dtype}, at most {_digits(largest)}{times}."
+    return [*parted, " ".join((verdict, *agreement.unseen))]
 
 
 def _sentence(parting: Parting) -> str:
@@ -78,6 +81,8 @@ def _sentence(parting: Parting) -> str:
         parting.cause,
         f"A and B differ by {_digits(cell.difference)}; rounding gives {_digits(cell.rounding or 0.0)}",
     )
+    if parting.stage == "quantized weights" and cause is not None:
+        return f"Weights: no matrix of A rounds to {cause.b} quantized matrices of B: {cause.name}."
     if parting.stage == "last output":
         return f"{where}: the attention agrees, and what follows it differs by {_digits(cell.difference)}."
     if parting.stage == "tokens" and cause is not None:

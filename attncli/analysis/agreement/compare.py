@@ -55,6 +55,7 @@ class Agreement:
     rows: dict[int, dict[str, Cell]] = field(default_factory=dict)  # the difference of each array of each layer
     partings: list[Parting] = field(default_factory=list)  # the first one first
     notes: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)  # what was not compared, a sentence each
 
     @property
     def agrees(self) -> bool:

@@ -29,10 +29,12 @@ if TYPE_CHECKING:
 Sublayer = tuple[int, str]  # layer and kind
 _Differences = dict[Sublayer, dict[str, float]]  # of each array
 _WORDS = "fruit flies like a banana, and the cat sat on the mat because it was tired of the green ones that are sour."
-_FEWEST_WORDS, _MOST_WORDS = 40, 500  # of the built-in text
-_ENCODER_ALONE = "attn checks the encoder alone; --against CHECKPOINT compares the decoder too"
+_FEWEST_WORDS, _MOST_WORDS = 40, 1100  # of the built-in text
+_ENCODER_ALONE = "attn checks the encoder, and padding in cross attention; --against CHECKPOINT compares the decoder"
 PADDING = 3  # tokens
 _LITTLE = 1e-6  # of weight
+_MOST_ROUNDED = 1.0  # of a token's length, that quantized weights change: no fault of another size is told from it
+_UNMASKED = "it reads no attention_mask"
 _TIMES = 10.0  # times the change of the tokens before any cache: more is not explained by rounding
 # Arrays in the order of computation: a wrong one makes those behind it differ.
 ARRAYS = {"q": "queries", "k": "keys", "v": "values", "mask": "mask", "output": "weights"}
@@ -53,7 +55,7 @@ class RunComparison(NamedTuple):
     invariance: Invariance
     layers: tuple[int, ...] = ()  # that differ by more than rounding
     array: str = ""  # the first one that differs in the first of them, of `ARRAYS`
-    on_padding: Mapping[int, float] = {}  # the largest weight of each layer that attends to padding
+    on_padding: Mapping[Sublayer, float] = {}  # the largest weight of each layer that attends to padding
 
     @property
     def side(self) -> str:
@@ -78,7 +80,7 @@ def window_of(config: Mapping[str, Any]) -> int:
 
 def built_in_text(width: int, *sources: OpenModel) -> str:
     """Return a text that is longer than a window, or as long as all models read."""
-    words = min(max(width + 8, _FEWEST_WORDS), _MOST_WORDS)
+    words = width + 8 if _FEWEST_WORDS < width + 8 <= _MOST_WORDS else _FEWEST_WORDS
     while True:
         text = " ".join(islice(cycle(_WORDS.split()), words))
         try:
@@ -141,14 +143,15 @@ def _padded(result: Invariance, source: OpenModel, text: str, trace: Trace, left
     """Compare the tokens of a padded text with those of the text alone."""
     padded = source.padded_layers(text, left, PADDING - left)
     if padded is None:
-        raise NotExposedError("it reads no attention_mask")
+        raise NotExposedError(_UNMASKED)
     alone = {(layer.layer, layer.kind): layer for layer in trace.layers}
-    words, differences, on_padding = slice(left, left + len(trace.key_tokens)), _Differences(), dict[int, float]()
+    words, differences, on_padding = slice(left, left + len(trace.key_tokens)), _Differences(), dict[Sublayer, float]()
     for layer in padded:
         place = layer.layer, layer.kind
         largest = float(np.delete(layer.weights[:, words], np.r_[words], axis=-1).max())
-        on_padding |= {} if largest <= _LITTLE else {layer.layer: largest}  # NaN too
-        differences[place] = _differences(_arrays(layer, words, words), _arrays(alone[place]))
+        on_padding |= {} if largest <= _LITTLE else {place: largest}  # NaN too
+        if place in alone:
+            differences[place] = _differences(_arrays(layer, words, words), _arrays(alone[place]))
     return _judged(result, differences)._replace(on_padding=on_padding)
 
 
@@ -204,25 +207,27 @@ def _judged(result: Invariance, differences: _Differences, rounding: _Difference
 
 def _on_padding(compared: Sequence[RunComparison]) -> Iterator[Finding]:
     """Yield a finding for each layer that attends to padding."""
-    for layer in sorted({layer for one in compared for layer in one.on_padding}):
-        of_layer = {one.side: one.on_padding[layer] for one in compared if layer in one.on_padding}
+    for place in sorted({place for one in compared for place in one.on_padding}):
+        of_layer = {one.side: one.on_padding[place] for one in compared if place in one.on_padding}
         weight = f"with a weight of up to {np.max([*of_layer.values()]):.2g}"
         message = f"a token attends to padding on the {' and the '.join(of_layer)}, {weight}"
-        yield Finding("pad", "error", message, layer=layer, kind="self", advice="mask the keys of padding")
+        yield Finding("pad", "error", message, layer=place[0], kind=place[1], advice="mask the keys of padding")
 
 
 def _findings(comparison: RunComparison, weights: str | None) -> Iterator[Finding]:
-    """Yield what differs; of quantized weights the numbers of a token depend on all that runs with it."""
+    """Yield what differs; with quantized weights padding changes a token, as the steps are those of all tokens."""
     one = comparison.invariance
     if one.has_failed:
         yield Finding(one.name, "note", f"{one.ways}: {one.reason}")
+    elif one.reason == _UNMASKED and one.name == "batch":
+        yield Finding("batch", "note", f"{one.reason}, so texts of other lengths cannot be in a batch with padding")
     if one.first is not None and not comparison.on_padding:
         layer, kind = one.first
         message = f"{one.ways}: weights·V change by {one.change:.2g} of their length, from layer {layer} on"
         if is_cache := one.name == "cache":
             message += f"; the {ARRAYS[comparison.array]} differ there first"
-        is_rounding = weights is not None and not is_cache
-        severity: Severity = "note" if one.name == "padding-side" or is_rounding else "error"
+        is_small = weights is not None and not is_cache and (one.change or 0) <= _MOST_ROUNDED
+        severity: Severity = "note" if one.name == "padding-side" or is_small else "error"
         advice = _ADVICE[comparison.array if is_cache else one.name]
-        advice = f"with weights of {weights} a token is rounded as its whole batch is" if is_rounding else advice
+        advice = f"weights of {weights} may round so, as padding changes their steps" if is_small else advice
         yield Finding(one.name, severity, message, layer=layer, kind=kind, advice=advice)

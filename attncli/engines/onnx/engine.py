@@ -81,15 +81,22 @@ class OnnxModel(OpenModel):
         if left and any("lengths" in item.tensors for item in self._runners[0].sublayers):
             raise NotExposedError("GroupQueryAttention counts the keys before padding; pad on the right")
         around = padded_inputs(self._encode(text, None, None).inputs[IDS], self.encoder.padding_id, left, right)
-        return self._runners[0].run(around, self._heads)[0]
+        encoder, *decoders = self._runners
+        layers, states = encoder.run(around, self._heads, [encoder.states] * len(decoders))
+        for decoder in decoders:  # any text shows whether it attends to padding of the encoder's
+            feeds = {IDS: around[IDS], HIDDEN: states[0], f"encoder_{MASK}": around[MASK]}
+            layers += [layer for layer in decoder.run(feeds, self._heads)[0] if layer.kind == "cross"]
+        return layers
 
     def in_steps(self, text: str) -> Iterator[Sequence[LayerTrace]] | None:
         """Yield the layers of a text's parts: half of it, then the last two tokens; see `OpenModel.in_steps`."""
         first = runner = self._runners[0]
-        if with_past := None if self.is_encoder_decoder else cached_graph(self._graph, first.inputs):
+        if self.is_encoder_decoder:
+            raise NotExposedError("attn runs no cache of an encoder-decoder")
+        if with_past := cached_graph(self._graph, first.inputs):
             runner = GraphRunner(with_past, None, self._shown, is_cached=True)
             runner.open(self._layers, self._kind)
-        if self.is_encoder_decoder or not runner.cache:
+        if not runner.cache:
             return None
         ids = self._encode(text, None, None).inputs[IDS]
         ends = {max(len(ids) // 2, 1), max(len(ids) - 2, 1), max(len(ids) - 1, 1), len(ids)}

@@ -27,7 +27,7 @@ class GraphRunner:
     """A graph whose attention is among its outputs; see `Graph` for the errors."""
 
     def __init__(self, path: Path, kind: str | None, shown: str, is_cached: bool = False) -> None:
-        self._shown, self._folder, self.dtype = shown, str(path.parent), "float32"  # that of its attention
+        self._shown, self.dtype = shown, "float32"  # that of its attention
         self._graph: Graph | None = (graph := translated(LoadError, f"{shown} is damaged", Graph, path, is_cached))
         self.inputs, self.states = graph.inputs, graph.outputs[0]  # the first one of an encoder
         self.cache, self.weight_form = graph.cache, graph.weight_form
@@ -44,11 +44,12 @@ class GraphRunner:
         assert self._graph is not None
         self._outputs = sorted({name for item in self._chosen for name in item.tensors.values()})
         data = self._graph.with_outputs(self._outputs, [node for item in self._chosen for node in item.nodes])
+        folder = str(self._graph.folder)
         self._graph = None  # it leaves the memory
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # its errors are raised
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # the nodes as they are
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", self._folder)
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
         return onnxruntime.InferenceSession(data, options, ["CPUExecutionProvider"], enable_fallback=0)
 
     def run(
