@@ -11,7 +11,7 @@ from rich.text import Text
 
 from attncli.analysis.steps import LEVELS, STAGE_OF, STAGES
 from attncli.render.block import Column, table, width_of
-from attncli.render.findings import SEVERITY_STYLES
+from attncli.render.findings import SEVERITY_STYLES, by_layers
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import layers_named
 
@@ -53,11 +53,12 @@ def sentences(agreement: Agreement) -> list[str]:
     parted, is_undone = list[str](), False
     for parting in agreement.partings:
         sentence = _sentence(parting)
-        # Padding, a cache and a decoder are of the other run as it is.
+        # A decoder is of the other run as it is.
         if is_undone and parting.stage in STAGES and parting.kind is None:
             sentence = f"With that undone: {sentence[0].lower()}{sentence[1:]}"
         parted.append(sentence)
         is_undone |= parting.cause is not None and parting.cause.undone is not None
+    parted += [f"B, {one.message}." for one in by_layers(agreement.findings)]
     if not agreement.agrees:
         return parted
     agreeing = [cell for row in agreement.rows.values() for cell in row.values() if cell.agrees]
@@ -91,14 +92,6 @@ def _sentence(parting: Parting) -> str:
         return f"{where}: A or B has numbers that are not finite."
     if cause is None:
         return f"{where}: {apart}. No candidate explains this difference."
-    if parting.stage == "padding" and cell.difference != cell.difference:
-        return f"{where}: {cause.b.replace('missing', 'padding')} makes the weights of B NaN."
-    if parting.stage == "padding":
-        weight = f"B gives it a weight of up to {_digits(cell.difference)} instead of 0"
-        return f"{where}: {weight}. Cause: {cause.name} {cause.b}."
-    if parting.stage == "cache":
-        apart = f"run in steps, B differs from B as a whole by {_digits(cell.difference)}"
-        return f"{where}: {apart}. The {cause.name} of the first of these layers {cause.b}."
     if cause.undone is None:
         return f"{where}: {apart}. No candidate is proved. The other projections agree, so look at the {cause.name}."
     name, proof = "The weights are rounded" if parting.is_rounding else "Cause", f"undone: {_digits(cause.undone)}"

@@ -63,9 +63,9 @@ PLANTED: dict[str, tuple[str, Callable[[onnx.GraphProto], None], list[str]]] = {
     "padding": (
         "bert",
         without_mask,
-        ["Layer 1, padding: B gives it a weight of up to", "padding mask missing on the right"],
+        ["B, layer 1: the mask of padding is missing on the right", "; a token gives it a weight of up to"],
     ),
-    "left": ("llama", without_window, ["Layer 1, padding", "padding mask missing on the left."]),
+    "left": ("llama", without_window, ["B, layer 1: the mask of padding is missing on the left; a token gives"]),
     "output": ("llama", other_head, ["Layer 1, last output: the attention agrees", "what follows it differs by 2."]),
     "base": ("llama", other_base, ["Layers 0-1, rotation", "rotary base 500000 instead of 10000"]),
 }
@@ -168,7 +168,7 @@ def test_ranges_without_padding_lose_its_mask(exports: Callable[[str], Path], at
     static(exports("bert") / "graph/model.onnx", tmp_path / "model.onnx")
     shown = attn("check", "-m", tmp_path, "--against", exports("bert") / "checkpoint", "--ids", TEXT)
     assert (shown.code, "A and B differ" in shown.out) == (1, False)
-    assert "Layers 0-1, padding: B gives it a weight of up to" in shown.out
+    assert "B, layers 0-1, here 0: the mask of padding is missing on the right" in shown.out
     assert "weights: int8 static" in attn("inspect", "-m", tmp_path, "--ids", TEXT).out
 
 
@@ -201,8 +201,8 @@ def test_a_mask_lost_in_cross_attention_is_named(exports: Callable[[str], Path],
     against = attn("check", "-m", folder, "--against", exports("t5") / "checkpoint", "--ids", TEXT)
     alone = attn("check", "-m", folder, "--ids", TEXT)
     assert (against.code, alone.code) == (1, 1)
-    assert "Layers 0-1 (cross), padding: B gives it a weight of up to" in against.out
-    assert "layers 0-1 (cross), here 0: a token attends to padding" in " ".join(alone.out.split())
+    lost = "layers 0-1 (cross), here 0: the mask of padding is missing on the right and the left"
+    assert all(lost in " ".join(shown.out.split()) for shown in (against, alone))
 
 
 def test_a_text_shorter_than_the_window_does_not_show_it(exports: Callable[[str], Path], attn: Run) -> None:

@@ -76,11 +76,10 @@ def test_a_wrong_cache_is_named(fault: str, llama: Path, attn: Run, tmp_path: Pa
     alone = attn("check", "-m", tmp_path / "model.onnx", "--ids", TEXT)
     assert alone.code == 1
     assert f"from {place} on; the {array} differ there first" in alone.out
-    layers = "Layer 1" if place == "layer 1" else "Layers 0-1"
     both = attn("check", "-m", tmp_path / "model.onnx", "--against", llama / "checkpoint", "--ids", TEXT)
     assert both.code == 1
-    assert f"{layers}, cache: run in steps" in both.out
-    assert f"The {array} of the first of these layers differ first" in both.out
+    assert f"B, {place}: whole, in steps: weights·V change by" in both.out
+    assert f"from {place} on; the {array} differ there first" in both.out
 
 
 @pytest.mark.parametrize("form", ["merged", "beside"])
@@ -112,7 +111,9 @@ def test_padding_without_a_mask_is_named(attn: Run, tmp_path: Path) -> None:
     onnx.save(model, path)
     shown = attn("check", "-m", path, "--ids", TEXT)
     assert shown.code == 1
-    assert "layer 1: a token attends to padding on the right and the left" in " ".join(shown.out.split())
+    assert "layer 1: the mask of padding is missing on the right and the left; a token gives it" in " ".join(
+        shown.out.split()
+    )
     assert "not run: its graph reads no cache" in shown.out
     several = attn("check", "-m", path, "--ids", "1 2", "3 4")
     assert (several.code, "on one text" in several.err) == (2, True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from attncli.analysis.agreement.compare import Agreement, Cause, Parting, compare
 from attncli.analysis.agreement.question import Cell
-from attncli.analysis.check.graphs import ARRAYS, RunComparison, built_in_text, check_has_text, compared_runs, window_of
+from attncli.analysis.check.graphs import built_in_text, check_has_text, compared_runs, findings_of, window_of
 from attncli.analysis.runs import ENCODER_ALONE, computed_side, side_of, traced_side
 from attncli.analysis.steps import LEVELS, Array, difference
 from attncli.attention import noise_floor
@@ -17,20 +17,16 @@ from attncli.checkpoints.onnx_files import graphs_of
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot, resolve
 from attncli.checkpoints.tensors.open_store import open_store
-from attncli.encoding.written_tokenizer import tokenizer_as_written
 from attncli.engines import open_source
 from attncli.engines.engine import NativeSource
 from attncli.errors import UsageError
 from attncli.files import to_float32
 from attncli.text import visible
 
-_OTHER_IDS = (
-    "read as it is, as by transformers.js, tokenizer.json gives other token ids; attn reads it as transformers does"
-)
 _MOST_NAMES = 4  # of matrices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from attncli.engines.source import OpenModel
 
@@ -58,18 +54,16 @@ def against(model: str, checkpoint: str, text: str | None = None, *, special: bo
     if width >= (tokens := len(theirs.tokens(text)[0])):
         agreement.unseen.append(f"The text of {tokens} tokens does not show the window of {width} keys.")
     if theirs.is_graph:
-        if not {"ids", "chat", "truncate"} & {name for name in options if options[name]}:
-            written = tokenizer_as_written(graph.name, graph.tokenizer)(text, add_special_tokens=special)
-            is_same = written["input_ids"] == list(theirs.tokens(text)[0].ids)
-            agreement.notes += [_OTHER_IDS] * (not is_same)
         compared = [*compared_runs(theirs, text, theirs.trace(text))]
-        agreement.notes += _missing(compared)
-        agreement.partings += [*_on_padding(compared, agreement), *_in_steps(compared)]
+        weights = agreement.dtype if agreement.dtype in LEVELS else None
+        agreement.findings = [one for one in findings_of(compared, weights) if one.severity == "error"]
+        skipped = [one.invariance.reason for one in compared if one.invariance.is_skipped]
+        agreement.unseen += [f"Not compared with padding or in steps: {reason}." for reason in dict.fromkeys(skipped)]
         if theirs.is_encoder_decoder:
             _compare_decoder(agreement, ours, theirs, text)
-        elif agreement.dtype not in LEVELS:
+        elif weights is None:
             _compare_outputs(agreement, ours, theirs, text)
-        if agreement.dtype in LEVELS:
+        if weights is not None:
             _compare_weights(agreement, snapshot, graph)
     return agreement
 
@@ -81,39 +75,6 @@ def _check_differ(checkpoint: Snapshot, model: Snapshot) -> None:
         exported = graphs_of(model.folder) if model.folder.is_dir() else ()
         advice = f"-m {visible(str(exported[-1]))}" if exported and not model.onnx else "the exported model with -m"
         raise UsageError(f"-m and --against open the same weights, those of {visible(model.name)}; give {advice}")
-
-
-def _missing(compared: Sequence[RunComparison]) -> list[str]:
-    """Return a note on each way to run the graph that was not compared; that it reads no cache is no fault."""
-    runs = [one.invariance for one in compared if one.invariance.reason is not None]
-    what = {"cache": "a cache"}
-    notes = (
-        f"{what.get(run.name, 'padding')} was not checked: {run.reason}"
-        for run in runs
-        if run.has_failed or run.name not in what
-    )
-    return [*dict.fromkeys(notes)]
-
-
-def _on_padding(compared: Sequence[RunComparison], agreement: Agreement) -> Iterator[Parting]:
-    """Yield the layers that attend to padding; a layer without the checkpoint's mask does as well."""
-    without = {layer for parting in agreement.partings if parting.stage == "mask" for layer in parting.layers}
-    attended = [(one.side, *place, weight) for one in compared for place, weight in one.on_padding.items()]
-    attended = [one for one in attended if one[2] == "cross" or one[1] not in without]
-    for kind in dict.fromkeys(kind for _, _, kind, _ in attended):
-        of_kind = [(side, layer, weight) for side, layer, other, weight in attended if other == kind]
-        sides, layers, weights = zip(*of_kind, strict=True)
-        where = f"missing on the {' and the '.join(dict.fromkeys(sides))}"
-        cell = Cell(float(np.max(weights)), None, agrees=False)
-        cause = Cause("padding mask", where, "attention_mask", None)
-        yield Parting("padding", sorted({*layers}), cell, cause, kind="cross" if kind == "cross" else None)
-
-
-def _in_steps(compared: Sequence[RunComparison]) -> Iterator[Parting]:
-    for one in compared:
-        if one.invariance.name == "cache" and one.invariance.change is not None and one.layers:
-            cause = Cause(ARRAYS[one.array], "differ first", "", None)
-            yield Parting("cache", list(one.layers), Cell(one.invariance.change, None, agrees=False), cause)
 
 
 def _compare_outputs(agreement: Agreement, ours: OpenModel, theirs: OpenModel, text: str) -> None:

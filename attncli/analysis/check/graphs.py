@@ -34,10 +34,9 @@ _ENCODER_ALONE = "attn checks the encoder, and padding in cross attention; --aga
 PADDING = 3  # tokens
 _LITTLE = 1e-6  # of weight
 _MOST_ROUNDED = 1.0  # of a token's length, that quantized weights change: no fault of another size is told from it
-_UNMASKED = "it reads no attention_mask"
 _TIMES = 10.0  # times the change of the tokens before any cache: more is not explained by rounding
 # Arrays in the order of computation: a wrong one makes those behind it differ.
-ARRAYS = {"q": "queries", "k": "keys", "v": "values", "mask": "mask", "output": "weights"}
+_ARRAYS = {"q": "queries", "k": "keys", "v": "values", "mask": "mask", "output": "weights"}
 _ADVICE = {
     "batch": "padding behind a sentence changes it: the attention mask does not reach every layer",
     "padding-side": "derive position ids from the attention mask, or pad on the right",
@@ -53,14 +52,8 @@ class RunComparison(NamedTuple):
     """A way to run a text, compared with the run of the text alone."""
 
     invariance: Invariance
-    layers: tuple[int, ...] = ()  # that differ by more than rounding
-    array: str = ""  # the first one that differs in the first of them, of `ARRAYS`
+    array: str = ""  # the first one that differs in the first layer that differs, of `__ARRAYS`
     on_padding: Mapping[Sublayer, float] = {}  # the largest weight of each layer that attends to padding
-
-    @property
-    def side(self) -> str:
-        """Side of the padding."""
-        return self.invariance.ways.rpartition(" ")[2]
 
 
 def check_has_text(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> None:
@@ -115,7 +108,7 @@ def check_graph(model: str, texts: Sequence[str], *, special: bool, layer: Choic
         dtype=weights or trace.source.dtype,
         tokens=(len(trace.key_tokens),),
         masks=tuple((name, kind, tuple(layers)) for (name, kind), layers in masks.items()),
-        findings=(*_on_padding(compared), *(finding for one in compared for finding in _findings(one, weights))),
+        findings=tuple(findings_of(compared, weights)),
         invariances=tuple(one.invariance for one in compared),
         notes=(*trace.source.notes, *trace.notes, *[_ENCODER_ALONE] * source.is_encoder_decoder),
         is_graph=True,
@@ -143,7 +136,7 @@ def _padded(result: Invariance, source: OpenModel, text: str, trace: Trace, left
     """Compare the tokens of a padded text with those of the text alone."""
     padded = source.padded_layers(text, left, PADDING - left)
     if padded is None:
-        raise NotExposedError(_UNMASKED)
+        raise NotExposedError("it reads no attention_mask")
     alone = {(layer.layer, layer.kind): layer for layer in trace.layers}
     words, differences, on_padding = slice(left, left + len(trace.key_tokens)), _Differences(), dict[Sublayer, float]()
     for layer in padded:
@@ -197,35 +190,36 @@ def _judged(result: Invariance, differences: _Differences, rounding: _Difference
         return differences[place][name] / max(result.floor or 0.0, _TIMES * measured)
 
     apart = [place for place in sorted(differences) if max(excess(place, "mask"), excess(place, "output")) > 1]
-    array = next((name for name in ARRAYS if apart and excess(apart[0], name) > 1), "")
+    array = next((name for name in _ARRAYS if apart and excess(apart[0], name) > 1), "")
     changes = {place: sizes["output"] for place, sizes in differences.items()}
     largest = max(changes, key=lambda place: changes[place])
-    first, layers = apart[0] if apart else None, tuple(layer for layer, _ in apart)
+    first = apart[0] if apart else None
     measured = replace(result, change=changes[largest], layer=largest, first=first, changes=changes)
-    return RunComparison(measured, layers, array)
+    return RunComparison(measured, array)
 
 
-def _on_padding(compared: Sequence[RunComparison]) -> Iterator[Finding]:
-    """Yield a finding for each layer that attends to padding."""
+def findings_of(compared: Sequence[RunComparison], weights: str | None) -> Iterator[Finding]:
+    """Yield the layers that attend to padding, and what differs."""
     for place in sorted({place for one in compared for place in one.on_padding}):
-        of_layer = {one.side: one.on_padding[place] for one in compared if place in one.on_padding}
-        weight = f"with a weight of up to {np.max([*of_layer.values()]):.2g}"
-        message = f"a token attends to padding on the {' and the '.join(of_layer)}, {weight}"
+        attending = [one for one in compared if place in one.on_padding]
+        sides = " and the ".join(one.invariance.ways.rpartition(" ")[2] for one in attending)
+        weight = f"a token gives it a weight of up to {np.max([one.on_padding[place] for one in attending]):.2g}"
+        message = f"the mask of padding is missing on the {sides}; {weight}"
         yield Finding("pad", "error", message, layer=place[0], kind=place[1], advice="mask the keys of padding")
+    for one in compared:
+        yield from _findings(one, weights)
 
 
 def _findings(comparison: RunComparison, weights: str | None) -> Iterator[Finding]:
     """Yield what differs; with quantized weights padding changes a token, as the steps are those of all tokens."""
     one = comparison.invariance
-    if one.has_failed:
+    if one.is_skipped:
         yield Finding(one.name, "note", f"{one.ways}: {one.reason}")
-    elif one.reason == _UNMASKED and one.name == "batch":
-        yield Finding("batch", "note", f"{one.reason}, so texts of other lengths cannot be in a batch with padding")
     if one.first is not None and not comparison.on_padding:
         layer, kind = one.first
         message = f"{one.ways}: weights·V change by {one.change:.2g} of their length, from layer {layer} on"
         if is_cache := one.name == "cache":
-            message += f"; the {ARRAYS[comparison.array]} differ there first"
+            message += f"; the {_ARRAYS[comparison.array]} differ there first"
         is_small = weights is not None and not is_cache and (one.change or 0) <= _MOST_ROUNDED
         severity: Severity = "note" if one.name == "padding-side" or is_small else "error"
         advice = _ADVICE[comparison.array if is_cache else one.name]
