@@ -82,8 +82,6 @@ def _sentence(parting: Parting) -> str:
         parting.cause,
         f"A and B differ by {_digits(cell.difference)}; rounding gives {_digits(cell.rounding or 0.0)}",
     )
-    if parting.stage == "quantized weights" and cause is not None:
-        return f"Weights: no matrix of A rounds to {cause.b} quantized matrices of B: {cause.name}."
     if parting.stage == "last output":
         return f"{where}: the attention agrees, and what follows it differs by {_digits(cell.difference)}."
     if parting.stage == "tokens" and cause is not None:

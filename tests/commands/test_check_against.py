@@ -142,8 +142,18 @@ ROUNDED = "16 of 16 quantized matrices are those of A, rounded. A smaller fault 
         ("float16", None, 0, "only rounding of float16"),
         ("int8", without_mask, 1, PLANTED["causal"][2][1]),
         ("float16", without_mask, 1, PLANTED["causal"][2][1]),
-        ("int8", negated, 1, "rounds to 1 of 16 quantized matrices of B: /model/model/layers.1/mlp/down"),
-        ("int4", negated, 1, "rounds to 1 of 15 quantized matrices of B: /model/model/layers.1/mlp/down"),
+        (
+            "int8",
+            negated,
+            1,
+            "B, 1 of 16 quantized matrices are no rounding of one of A: /model/model/layers.1/mlp",
+        ),
+        (
+            "int4",
+            negated,
+            1,
+            "B, 1 of 15 quantized matrices are no rounding of one of A: /model/model/layers.1/mlp",
+        ),
     ],
 )
 def test_fewer_bits_are_rounding_and_a_fault_is_named(

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from attncli.analysis.agreement.compare import Agreement, Cause, Parting, compare
+from attncli.analysis.agreement.compare import Agreement, Parting, compare
 from attncli.analysis.agreement.question import Cell
 from attncli.analysis.check.graphs import built_in_text, check_has_text, compared_runs, findings_of, window_of
 from attncli.analysis.runs import ENCODER_ALONE, computed_side, side_of, traced_side
@@ -21,6 +19,7 @@ from attncli.engines import open_source
 from attncli.engines.engine import NativeSource
 from attncli.errors import UsageError
 from attncli.files import to_float32
+from attncli.masks.findings import Finding
 from attncli.text import visible
 
 _MOST_NAMES = 4  # of matrices
@@ -63,7 +62,7 @@ def against(model: str, checkpoint: str, text: str | None = None, *, special: bo
             _compare_decoder(agreement, ours, theirs, text)
         elif weights is None:
             _compare_outputs(agreement, ours, theirs, text)
-        if weights is not None:
+        if weights is not None and not (snapshot.onnx or snapshot.gguf):
             _compare_weights(agreement, snapshot, graph)
     return agreement
 
@@ -106,8 +105,8 @@ def _compare_weights(agreement: Agreement, checkpoint: Snapshot, graph: Snapshot
     if names:
         which = ", ".join(map(visible, names[:_MOST_NAMES]))
         which += f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES)
-        cause = Cause(which, f"{len(names)} of {count}", "", None)
-        agreement.partings.append(Parting("quantized weights", [], Cell(np.inf, None, agrees=False), cause))
+        message = f"{len(names)} of {count} quantized matrices are no rounding of one of A: {which}"
+        agreement.findings.append(Finding("weights", "error", message))
     agreement.unseen.append(f"{count - len(left)} of {count} quantized matrices are those of A, rounded.")
 
 

@@ -52,7 +52,7 @@ class RunComparison(NamedTuple):
     """A way to run a text, compared with the run of the text alone."""
 
     invariance: Invariance
-    array: str = ""  # the first one that differs in the first layer that differs, of `__ARRAYS`
+    array: str = ""  # the first one that differs in the first layer that differs, of `_ARRAYS`
     on_padding: Mapping[Sublayer, float] = {}  # the largest weight of each layer that attends to padding
 
 
