@@ -32,8 +32,8 @@ def graph_inputs(declared: Declared, arrays: Mapping[str, Any]) -> dict[str, np.
     for name, (dtype, sizes) in declared.items():
         inputs[name] = array = np.asarray(arrays[name] if name in arrays else _implied(name, sizes, arrays), dtype)
         if any(size not in (0, count) for size, count in zip(sizes, array.shape, strict=False)):
-            fixed, given = (" × ".join(str(size or "any") for size in shape) for shape in (sizes, array.shape))
-            reads = f"the graph reads {visible(name)} of {fixed}, and this input has {given}"
+            fixed, actual = (" × ".join(str(size or "any") for size in shape) for shape in (sizes, array.shape))
+            reads = f"the graph reads {visible(name)} of {fixed}, and this input has {actual}"
             raise NotExposedError(f"{reads}; give one of that size, or export it with dynamic axes")
     return inputs
 

@@ -119,8 +119,8 @@ def _compare_decoder(agreement: Agreement, ours: OpenModel, theirs: OpenModel, t
     parts: list[list[Parting]] = []
     for kind in ("decoder", "cross"):
         part = compare(*(traced_side(trace, name, [kind]) for trace, name in traces))
-        parts.append([replace(parting, kind=kind) for parting in part.partings])
-    agreement.partings += min(filter(None, parts), key=lambda partings: partings[0].layers[0], default=[])
+        parts += [[replace(parting, kind=kind) for parting in part.partings]] if part.partings else []
+    agreement.partings += min(parts, key=lambda partings: partings[0].layers[0], default=[])
     agreement.unseen.append("The decoder was compared too, and neither its output nor its cache.")
 
 
