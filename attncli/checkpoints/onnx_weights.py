@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import numpy_helper
 
-from attncli.checkpoints.onnx_graph import attributes, data_folder, read_graph, translated
+from attncli.checkpoints.onnx_graph import attributes, read_graph, translated
 from attncli.errors import LoadError
 
 Array = np.ndarray[Any, Any]
@@ -37,8 +37,7 @@ class QuantizedMatrix(NamedTuple):
 
 def quantized_matrices(path: Path) -> Iterator[QuantizedMatrix]:
     """Yield the matrices that onnxruntime's tools quantize; LoadError where they cannot be read."""
-    model, _ = read_graph(path)
-    folder = str(data_folder(model, path.parent))
+    model, _, folder = read_graph(path)
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     readers = {name: node.name for node in model.graph.node for name in node.input}
 

@@ -53,7 +53,8 @@ def _implied(name: str, sizes: Sequence[int], arrays: Mapping[str, Any]) -> Any:
 
 def padded_inputs(ids: Sequence[int], padding_id: int, left: int, right: int) -> dict[str, Any]:
     """Return the inputs of a text with tokens of padding, whose positions do not count them."""
-    values = {IDS: (padding_id, ids), MASK: (0, [1] * len(ids)), _POSITIONS: (0, range(len(ids)))}
+    words = (0, [1] * len(ids))
+    values = {IDS: (padding_id, ids), MASK: words, f"encoder_{MASK}": words, _POSITIONS: (0, range(len(ids)))}
     return {name: [[pad] * left + [*inner] + [pad] * right] for name, (pad, inner) in values.items()}
 
 

@@ -120,7 +120,7 @@ def _compare_decoder(agreement: Agreement, ours: OpenModel, theirs: OpenModel, t
     for kind in ("decoder", "cross"):
         part = compare(*(traced_side(trace, name, [kind]) for trace, name in traces))
         parts += [[replace(parting, kind=kind) for parting in part.partings]] if part.partings else []
-    agreement.partings += min(parts, key=lambda partings: partings[0].layers[0], default=[])
+    agreement.partings += next(iter(sorted(parts, key=lambda one: one[0].layers[0])), [])
     agreement.unseen.append("The decoder was compared too, and neither its output nor its cache.")
 
 

@@ -134,12 +134,9 @@ def compared_runs(source: OpenModel, text: str, trace: Trace) -> Iterator[RunCom
 
 def _padded(result: Invariance, source: OpenModel, text: str, trace: Trace, left: int) -> RunComparison:
     """Compare the tokens of a padded text with those of the text alone."""
-    padded = source.padded_layers(text, left, PADDING - left)
-    if padded is None:
-        raise NotExposedError("it reads no attention_mask")
     alone = {(layer.layer, layer.kind): layer for layer in trace.layers}
     words, differences, on_padding = slice(left, left + len(trace.key_tokens)), _Differences(), dict[Sublayer, float]()
-    for layer in padded:
+    for layer in source.padded_layers(text, left, PADDING - left):
         place = layer.layer, layer.kind
         largest = float(np.delete(layer.weights[:, words], np.r_[words], axis=-1).max())
         on_padding |= {} if largest <= _LITTLE else {place: largest}  # NaN too
@@ -150,11 +147,9 @@ def _padded(result: Invariance, source: OpenModel, text: str, trace: Trace, left
 
 def _in_steps(result: Invariance, source: OpenModel, text: str, trace: Trace) -> RunComparison:
     """Compare the parts of a text, each run with the cache of those before, with the text as a whole."""
-    if (parts := source.in_steps(text)) is None:
-        raise NotExposedError("its graph reads no cache")
     alone = {(layer.layer, layer.kind): layer for layer in trace.layers}
     start, rounding, differences = 0, _Differences(), _Differences()
-    for layers in parts:
+    for layers in source.in_steps(text):
         end = start + layers[0].num_queries
         for layer in layers:
             place, queries, keys = (layer.layer, layer.kind), slice(start, end), slice(end)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from attncli.checkpoints.onnx_graph import attributes, data_folder, inputs_of, read_graph, weight_form
+from attncli.checkpoints.onnx_graph import attributes, inputs_of, read_graph, weight_form
 from attncli.encoding.graph_inputs import cache_outputs
 
 # Operators that make one number of one number, or of sizes.
@@ -21,9 +21,8 @@ class Graph:
     """The graph of an ONNX file; of a merged decoder one of the two. See `read_graph` for the errors."""
 
     def __init__(self, path: Path, is_cached: bool) -> None:
-        self._model, self._data = read_graph(path, is_cached)
-        self.folder = data_folder(self._model, path.parent)
-        self._is_changed = self.folder != path.parent
+        self._model, self._data, self.folder = read_graph(path, is_cached)
+        self._is_changed = False
         self.nodes: Iterable[NodeProto] = self._model.graph.node
         self.inputs, self.outputs = inputs_of(self._model), [value.name for value in self._model.graph.output]
         self.weight_form = weight_form(self._model)
