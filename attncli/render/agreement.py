@@ -45,7 +45,7 @@ def agreement_parts(agreement: Agreement, palette: Palette, width: int | None) -
     if len(columns) > 1:
         yield table(columns, width, palette)
     for sentence in sentences(agreement):
-        yield Text(palette.label(sentence), _AGREES if agreement.agrees and not agreement.unseen else "")
+        yield Text(palette.label(sentence), _AGREES if agreement.agrees and not agreement.not_compared else "")
 
 
 def sentences(agreement: Agreement) -> list[str]:
@@ -63,17 +63,17 @@ def sentences(agreement: Agreement) -> list[str]:
         return parted
     agreeing = [cell for row in agreement.rows.values() for cell in row.values() if cell.agrees]
     largest = max((cell.difference for cell in (*agreeing, *(one.cell for one in agreement.partings))), default=0.0)
-    where = "in the attention of every layer" if agreement.unseen else "in every layer"
+    where = "in the attention of every layer" if agreement.not_compared else "in every layer"
     verdict = f"A and B agree {where}, to the last bit."
     ratio = max((cell.difference / cell.rounding for cell in agreeing if cell.rounding), default=0.0)
     if agreement.dtype in LEVELS:  # faults may be as small as this rounding
         times = f", {ratio:.1f}× what rounding to {agreement.dtype} gives" if ratio else ""
         verdict = f"A and B differ by at most {_digits(largest)}{times}."
-        return [*parted, " ".join((verdict, *agreement.unseen, "A smaller fault does not show."))]
+        return [*parted, " ".join((verdict, *agreement.not_compared, "A smaller fault does not show."))]
     if largest or parted:
         times = f", {ratio:.1f}× what rounding gives" if ratio else ""
         verdict = f"A and B agree {where}: only rounding of {agreement.dtype}, at most {_digits(largest)}{times}."
-    return [*parted, " ".join((verdict, *agreement.unseen))]
+    return [*parted, " ".join((verdict, *agreement.not_compared))]
 
 
 def _sentence(parting: Parting) -> str:

@@ -57,7 +57,7 @@ class Agreement:
     partings: list[Parting] = field(default_factory=list)  # the first one first
     notes: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)  # of other ways to run B
-    unseen: list[str] = field(default_factory=list)  # what was not compared, a sentence each
+    not_compared: list[str] = field(default_factory=list)  # what was not compared, a sentence each
 
     @property
     def agrees(self) -> bool:

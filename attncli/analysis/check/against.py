@@ -51,13 +51,15 @@ def against(model: str, checkpoint: str, text: str | None = None, *, special: bo
     text = text or built_in_text(width, ours, theirs)
     agreement = compare(*(side_of(source, source.name, text, None) for source in (ours, theirs)))
     if width >= (tokens := len(theirs.tokens(text)[0])):
-        agreement.unseen.append(f"The text of {tokens} tokens does not show the window of {width} keys.")
+        agreement.not_compared.append(f"The text of {tokens} tokens does not show the window of {width} keys.")
     if theirs.is_graph:
         compared = [*compared_runs(theirs, text, theirs.trace(text))]
         weights = agreement.dtype if agreement.dtype in LEVELS else None
         agreement.findings = [one for one in findings_of(compared, weights) if one.severity == "error"]
         skipped = [one.invariance.reason for one in compared if one.invariance.is_skipped]
-        agreement.unseen += [f"Not compared with padding or in steps: {reason}." for reason in dict.fromkeys(skipped)]
+        agreement.not_compared += [
+            f"Not compared with padding or in steps: {reason}." for reason in dict.fromkeys(skipped)
+        ]
         if theirs.is_encoder_decoder:
             _compare_decoder(agreement, ours, theirs, text)
         elif weights is None:
@@ -82,7 +84,7 @@ def _compare_outputs(agreement: Agreement, ours: OpenModel, theirs: OpenModel, t
         last, output = max(agreement.rows), theirs.own_output(text)[0]
         expected = next((array for array in _last_outputs(ours, text) if array.shape == output.shape), None)
         if expected is None:
-            agreement.unseen.append(f"attn does not compare what follows the attention of layer {last}.")
+            agreement.not_compared.append(f"attn does not compare what follows the attention of layer {last}.")
         elif (largest := float(difference(output, expected).max())) > noise_floor(agreement.dtype):
             agreement.partings.append(Parting("last output", [last], Cell(largest, None, agrees=False)))
 
@@ -107,7 +109,7 @@ def _compare_weights(agreement: Agreement, checkpoint: Snapshot, graph: Snapshot
         which += f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES)
         message = f"{len(names)} of {count} quantized matrices are no rounding of one of A: {which}"
         agreement.findings.append(Finding("weights", "error", message))
-    agreement.unseen.append(f"{count - len(left)} of {count} quantized matrices are those of A, rounded.")
+    agreement.not_compared.append(f"{count - len(left)} of {count} quantized matrices are those of A, rounded.")
 
 
 def _compare_decoder(agreement: Agreement, ours: OpenModel, theirs: OpenModel, text: str) -> None:
@@ -120,8 +122,9 @@ def _compare_decoder(agreement: Agreement, ours: OpenModel, theirs: OpenModel, t
     for kind in ("decoder", "cross"):
         part = compare(*(traced_side(trace, name, [kind]) for trace, name in traces))
         parts += [[replace(parting, kind=kind) for parting in part.partings]] if part.partings else []
-    agreement.partings += next(iter(sorted(parts, key=lambda one: one[0].layers[0])), [])
-    agreement.unseen.append("The decoder was compared too, and neither its output nor its cache.")
+    for partings in sorted(parts, key=lambda one: one[0].layers[0])[:1]:
+        agreement.partings += partings
+    agreement.not_compared.append("The decoder was compared too, and neither its output nor its cache.")
 
 
 def _last_outputs(source: OpenModel, text: str) -> Iterator[Array]:
