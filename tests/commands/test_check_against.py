@@ -10,6 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx_exports import IDS, exported, model_of, smaller, static
 from running import Run
+from tokenizers import BertWordPieceTokenizer
 
 TEXT = " ".join(map(str, IDS))
 
@@ -220,6 +221,32 @@ def test_a_text_shorter_than_the_window_does_not_show_it(exports: Callable[[str]
     shown = attn("check", "-m", path / "graph", "--against", path / "checkpoint", "--ids", "5 9 3")
     assert (shown.code, "in every layer" in shown.out) == (0, False)
     assert "The text of 3 tokens does not show the window of 4 keys." in shown.out
+    model = onnx.load(path / "graph/model.onnx")
+    without_window(model.graph)
+    onnx.save(model, path / "graph/planted.onnx")
+    short = attn("check", "-m", path / "graph/planted.onnx", "--against", path / "checkpoint", "--ids", "5 9 3 17 22")
+    assert (short.code, "mask causal or a wider window instead of window(4)" in short.out) == (1, True)
+
+
+def test_a_quantized_bias_of_positions_is_rounding(exports: Callable[[str], Path], attn: Run, tmp_path: Path) -> None:
+    shutil.copy(exports("t5") / "graph/config.json", tmp_path)
+    for name in ("encoder_model", "decoder_model"):
+        smaller(onnx.load(exports("t5") / f"graph/{name}.onnx"), "int8", tmp_path / f"{name}.onnx")
+    shown = attn("check", "-m", tmp_path, "--against", exports("t5") / "checkpoint", "--ids", TEXT)
+    assert (shown.code, "score bias" in shown.out, " agree " in shown.out) == (0, False, False)
+
+
+def test_a_tokenizer_that_was_exported_otherwise_is_named(
+    exports: Callable[[str], Path], attn: Run, tmp_path: Path
+) -> None:
+    words = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "time", "flies")
+    pieces = {word: number for number, word in enumerate(words)}
+    for part, lowercase in (("checkpoint", True), ("graph", False)):
+        shutil.copytree(exports("bert") / part, tmp_path / part)
+        BertWordPieceTokenizer(pieces, lowercase=lowercase).save(str(tmp_path / part / "tokenizer.json"))
+        (tmp_path / part / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    shown = attn("check", "-m", tmp_path / "graph", "--against", tmp_path / "checkpoint", "Time flies")
+    assert (shown.code, "Token ids: B has 1 at 1, and A has 5 at 1." in shown.out) == (1, True), shown.out
 
 
 def test_data_that_the_cache_of_the_hub_links_to_is_read(

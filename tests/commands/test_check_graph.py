@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnx_exports import IDS, exported, merged, model_of, with_past
+from onnx_exports import IDS, exported, merged, model_of, smaller, with_past
 from running import Run
 
 TEXT = " ".join(map(str, IDS))
@@ -117,6 +117,14 @@ def test_a_graph_that_cannot_be_padded_is_told(attn: Run, tmp_path: Path) -> Non
     onnx.save(model, path)
     fixed = attn("check", "-m", path, "--ids", TEXT)
     assert (fixed.code, "reads input_ids of any × 16, and this input has 1 × 9" in fixed.err) == (4, True), fixed.err
+
+
+def test_positions_of_a_quantized_graph_are_told_from_rounding(attn: Run, tmp_path: Path) -> None:
+    model = onnx.load(exported(tmp_path / "bert", "bert"))
+    smaller(model, "int8", tmp_path / "bert/model.onnx")
+    shown = attn("check", "-m", tmp_path / "bert", "--ids", TEXT)
+    assert shown.code == 0
+    assert "derive position ids from the attention mask, or pad on the right" in " ".join(shown.out.split())
 
 
 def test_padding_without_a_mask_is_named(attn: Run, tmp_path: Path) -> None:
