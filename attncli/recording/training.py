@@ -74,6 +74,7 @@ class StepMeter:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Measure the attention that runs inside."""
+        _, self._backends = _compiles(None, 0)  # of another program
         hook = register_optimizer_step_post_hook(lambda optimizer, *_: self._optimizer_stepped(optimizer))
         self._counting.callback(hook.remove)
         self._counting.enter_context(
@@ -186,7 +187,8 @@ def _compiles(frame: FrameType | None, checked: int) -> tuple[bool, int]:
         frame = frame.f_back
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     backends = {} if dynamo is None else dynamo.cached_backends
-    recent = islice(reversed(backends.values()), max(len(backends) - checked, 0))
+    checked = checked if checked <= len(backends) else 0  # torch._dynamo.reset forgets them
+    recent = islice(reversed(backends.values()), len(backends) - checked)
     is_eager = (getattr(each, "compiler_name", each) in (None, "eager") for each in recent)
     return frame is not None or not all(is_eager), len(backends)
 

@@ -58,6 +58,7 @@ REFUSED = {
     "inspect x --dtype float16": "--dtype does not apply to the toy layer; give --model, or leave it out",
     "inspect x --project none --init zeros": "--init does not apply to --project none, which has no weights",
     "check x -m demo --against demo --layer 1": "--layer does not apply to --against, which compares all layers of",
+    "heads x -m demo -m demo --sort sink": "--sort does not apply to several checkpoints, whose heads are listed by",
     "inspect x --quiet --verbose": "--quiet does not apply to --verbose; drop one of them",
     "inspect x -m demo --chat --pair y": "--pair does not apply to --chat, which makes one text of all messages",
     "inspect x --hide-special": "--hide-special does not apply to --vocab words, which adds none",

@@ -120,6 +120,13 @@ def _unchanged(*arrays: Array) -> Any:
     return arrays
 
 
+def _mask_kind(mask: Array, steps: LayerSteps) -> str:
+    """Return the name of a mask; of a causal one, a window may be wider than the text."""
+    name, ours = mask_name(mask), steps.mask
+    is_wide = name == "causal" and ours is not None and mask_name(ours).startswith("window(")
+    return name + " or a wider window" * bool(is_wide and 2 * ours[0, -1].sum() > ours.shape[-1])
+
+
 def _bias_kind(bias: Array | None, steps: LayerSteps) -> str:
     if bias is None or steps.mask is None or not bias.any():
         return "none"
@@ -133,7 +140,7 @@ _WORDS: dict[str, Callable[[Any, LayerSteps], str]] = {  # values that have a na
     "scale": lambda scale, _: short_number(scale),
     "softcap": lambda cap, _: short_number(cap),
     "key_heads": lambda *_: "in groups",
-    "mask": lambda mask, _: mask_name(mask),
+    "mask": _mask_kind,
     "sinks": lambda sinks, _: "ignored" if sinks is None or sinks.max() < _IGNORED else "used",
     "bias": _bias_kind,
 }
@@ -330,7 +337,7 @@ def _masks(question: LayerQuestion) -> Iterator[Proposal]:
     if (ours := question.steps.mask) is not None:
         rows = lambda near: replace(question, steps=replace(question.steps, mask=near)).rows  # noqa: E731
         for name, near in masks_near(ours, question.rows, rows):
-            yield from _replacing(question, "mask", near, name)
+            yield from _replacing(question, "mask", near, name if " or " in name else "")
 
 
 CANDIDATES = (  # as they are tried: the stages in the order of computation, in each the likeliest first

@@ -15,6 +15,7 @@ from attncli.analysis.agreement.question import LEAST, NEAR, RECORDED, Cell, Lay
 from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, ids_apart, with_next
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding, difference
 from attncli.errors import InputError
+from attncli.masks.findings import Finding
 from attncli.text import layers_named
 
 _OF_BITS = 5.0  # times the last bit of weights, which rounding changes at most
@@ -54,12 +55,13 @@ class Agreement:
     partings: list[Parting] = field(default_factory=list)  # the first one first
     notes: list[str] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)  # layers that one of them lacks
-    unseen: str = ""  # what was not compared of the last layer
+    findings: list[Finding] = field(default_factory=list)  # of other ways to run B
+    not_compared: list[str] = field(default_factory=list)  # what was not compared, a sentence each
 
     @property
     def agrees(self) -> bool:
         """Whether rounding explains every difference."""
-        return all(parting.is_rounding for parting in self.partings)
+        return not self.findings and all(parting.is_rounding for parting in self.partings)
 
 
 def compare(first: Side, second: Side) -> Agreement:
@@ -135,9 +137,8 @@ class _Walk:
         self.result.partings += [self.pending] if self.pending is not None else []
         if not self.result.rows and not self.result.partings:
             raise InputError(f"{' and '.join(self.result.names)} hold no array in common; write q, k and v of all")
-        last = self.result.rows[max(self.result.rows)] if self.result.rows else {}
-        if "next" not in last:
-            self.result.unseen = f"; the output of layer {max(self.result.rows, default=0)} is not compared"
+        if self.result.rows and "next" not in self.result.rows[max(self.result.rows)]:
+            self.result.not_compared.append(f"The output of layer {max(self.result.rows)} is not compared.")
         return x if self.other.indices and self.reference.indices else None
 
     def _check_layers(self) -> None:

@@ -110,7 +110,6 @@ def heads(
     attn heads -m gpt2 "time flies like an arrow" --metrics sink,entropy
     attn heads -m gpt2 --file sentences.txt -F tsv
     attn heads -m gpt2 --pairs coreference.jsonl
-    attn heads -m run/ckpt-* "time flies like an arrow"
     """
     from attncli.formats import DRAWN
 
