@@ -61,6 +61,9 @@ def test_the_same_model_agrees(tiny_llama: str, tmp_path: Path, attn: Run) -> No
     document = json.loads(file.read_text(), parse_constant=pytest.fail)
     assert (document["schema"], document["agrees"], document["partings"]) == ("attncli.agreement/1", True, [])
     assert [layer["layer"] for layer in document["layers"]] == [0, 1, 2]
+    assert document["not_compared"] == ["The output of layer 2 is not compared."]
+    toy = attn("diff", "--first", "-m", "toy", "-m", "toy", TEXT)
+    assert (toy.code, "A toy   B toy" in toy.out) == (0, True)
     assert document["layers"][0]["arrays"].keys() == {"v", "q", "k", "layer_output"}
 
 

@@ -123,8 +123,9 @@ def _unchanged(*arrays: Array) -> Any:
 def _mask_kind(mask: Array, steps: LayerSteps) -> str:
     """Return the name of a mask; of a causal one, a window may be wider than the text."""
     name, ours = mask_name(mask), steps.mask
-    is_wide = name == "causal" and ours is not None and mask_name(ours).startswith("window(")
-    return name + " or a wider window" * bool(is_wide and 2 * ours[0, -1].sum() > ours.shape[-1])
+    if name != "causal" or ours is None or not mask_name(ours).startswith("window("):
+        return name
+    return name + " or a wider window" * bool(2 * ours[0, -1].sum() > ours.shape[-1])
 
 
 def _bias_kind(bias: Array | None, steps: LayerSteps) -> str:
