@@ -36,7 +36,7 @@ def checkpoint_parts(
         return
     columns = [
         Column("head", [drift.name for drift in shown], BOLD, "<"),
-        Column("label", [" → ".join(dict.fromkeys((drift.first, drift.last))) for drift in shown], None, "<"),
+        Column("label", [" → ".join(dict.fromkeys(drift.labels)) for drift in shown], None, "<"),
         Column("since", [str(drift.since) for drift in shown], DIM),
         Column("gained", [_move(*drift.gained) for drift in shown], None, "<"),
         Column("lost", [_move(*drift.lost) for drift in shown], None, "<"),
@@ -44,5 +44,5 @@ def checkpoint_parts(
     yield ranking(columns, len(drifts) - len(shown), width, palette)
 
 
-def _move(label: str, change: float) -> str:
+def _move(change: float, label: str) -> str:
     return f"{label} {change:+.2f}" if round(change, 2) else ""
