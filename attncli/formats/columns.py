@@ -239,8 +239,8 @@ def checkpoint_table(history: CheckpointHistory) -> Table:
     """Return a row for each head of each checkpoint: its step, its name, and what `head_table` has."""
     change = [CHANGE] if CHANGE in history.columns else []
     tables = {step: head_table(report) for step, (_, report) in history.checkpoints.items()}
-    types = {"step": "int64", "checkpoint": "string", **dict.fromkeys(change, "float32")}
-    return Table(types | next(iter(tables.values())).types, (
+    (table, *_), of_step = tables.values(), {"step": "int64", "checkpoint": "string"}
+    return Table({**of_step, **dict.fromkeys(change, "float32"), **table.types}, (
         {"step": step, "checkpoint": history.checkpoints[step][0], **dict.fromkeys(change, history.steps[step][0])}
         | block
         for step, table in tables.items()

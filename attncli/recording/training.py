@@ -11,7 +11,7 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -202,7 +202,8 @@ def _measured_rows(call: AttentionCall) -> int:
 def _head_sums(call: AttentionCall) -> Float[Tensor, "13+H H"] | None:
     """Return sums over rows with counts, the largest score, and products of two heads' weights; None if unknown."""
     queries, rows = call.shape[2], _measured_rows(call)
-    at = queries - 1 - torch.arange(rows, device=call.device).flip(0) * (queries - 1) // max(rows - 1, 1)
+    every = torch.arange(queries, device=call.device)
+    at = queries - 1 - every[:rows].flip(0) * (queries - 1) // max(rows - 1, 1)
     if call.project is not None:
         q, k, _ = call.project()
         call = replace(call, q=q, k=k, project=None)
@@ -223,21 +224,19 @@ def _head_sums(call: AttentionCall) -> Float[Tensor, "13+H H"] | None:
     has = torch.stack([counted, counted, later, later & is_self, counted & is_self, counted])
     sums = torch.where(has, torch.stack(values), 0).sum((1, 3))
     of_heads = weights.transpose(0, 1).flatten(1)
-    highest = _highest(call, rows, {} if rows < queries else {0: scored})
+    blocks = [scored] if rows == queries else filter(None, (_scores(call, each) for each in every.split(rows)))
+    highest = _highest(blocks, is_self)
     return torch.cat([sums, has.sum((1, 3)).to(sums), highest[None], _matmul(of_heads, of_heads.mT)])
 
 
-def _highest(call: AttentionCall, rows: int, scored: Mapping[int, _Scored]) -> Float[Tensor, " H"]:
-    """Return the largest score of each head over all query positions, `rows` of them at a time; −inf without any."""
-    (*_, queries, keys), largest = call.shape, list[Tensor]()
-    is_key = torch.zeros(keys, dtype=torch.bool, device=call.device)  # one that a query attends to is no padding
-    for start in range(0, queries, rows):
-        at = torch.arange(start, min(start + rows, queries), device=call.device)
-        scores, allowed = scored[start] if scored else _scores(call, at)  # type: ignore[misc]  # known here
+def _highest(blocks: Iterable[_Scored], is_self: bool) -> Float[Tensor, " H"]:
+    """Return the largest score of each head over blocks of query positions; −inf without any."""
+    largest, is_key = list[Tensor](), False
+    for scores, allowed in blocks:
         largest.append(torch.where(allowed.any(-1), scores.amax(-1), -torch.inf))
-        is_key = is_key | allowed.any(-2)
+        is_key = is_key | allowed.any(-2)  # one that a query attends to is no padding
     together = torch.cat(largest, -1)
-    return (torch.where(is_key, together, -torch.inf) if queries == keys else together).amax((0, 2))
+    return (torch.where(is_key, together, -torch.inf) if is_self else together).amax((0, 2))
 
 
 def _together(sums: Float[Tensor, "13+H H"], more: Float[Tensor, "13+H H"]) -> Float[Tensor, "13+H H"]:
