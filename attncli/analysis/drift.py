@@ -15,9 +15,8 @@ from attncli.analysis.training import CHANGE, HeadHistory
 from attncli.errors import UsageError
 from attncli.text import visible
 
-LEAST = 0.05  # of a weight that is gained or lost
+LEAST = 0.05  # that a weight changes by
 _NUMBER = re.compile(r"(?<!\d)\d{1,15}$")
-_Move = tuple[float, str]  # how much a weight changed, and the label that goes by it
 
 
 def steps_of(models: Sequence[str]) -> tuple[dict[int, str], bool]:
@@ -34,8 +33,7 @@ class HeadDrift(NamedTuple):
     name: str
     labels: tuple[str, str]
     since: int  # the step from which on it has its last label
-    gained: _Move  # of the weight that grew most
-    lost: _Move
+    changes: list[tuple[float, str]]  # of its weights by the labels that go by them, the largest first
 
 
 class CheckpointHistory(HeadHistory):
@@ -58,10 +56,8 @@ class CheckpointHistory(HeadHistory):
             self.columns, self.names = (*[CHANGE] * bool(change), *report.names), names
             self.source = report.source
         if names != self.names:
-            sizes = (
-                f"{len(self.names)} heads to {self.names[-1]}, and {visible(checkpoint)} {len(names)} to {names[-1]}"
-            )
-            raise UsageError(f"the first checkpoint has {sizes}; give checkpoints of one run")
+            heads = f"heads up to {self.names[-1]}, and {visible(checkpoint)} up to {names[-1]}"
+            raise UsageError(f"the first checkpoint has {heads}; give checkpoints of one run")
         columns = [[head.metrics[name] for head in report.heads] for name in report.names]
         self.steps[step] = np.array([change, *columns] if change else columns, np.float32)
         self.checkpoints[step] = checkpoint, report
@@ -73,17 +69,13 @@ class CheckpointHistory(HeadHistory):
             first, last = heads[0], heads[-1]
             others = [at for at, head in enumerate(heads) if head.label != last.label]
             since = [*self.steps][others[-1] + 1 if others else 0]
-            lost, *_, gained = sorted(_moves(first.metrics, last.metrics))
-            drifts.append(HeadDrift(name, (first.label, last.label), since, gained, lost))
-        changed = [each for each in drifts if len({*each.labels}) > 1 or _size(each) >= LEAST]
-        return sorted(changed, key=_size, reverse=True)
+            changes = sorted(_changes(first.metrics, last.metrics), key=lambda change: -abs(change[0]))
+            if first.label != last.label or abs(changes[0][0]) >= LEAST:
+                drifts.append(HeadDrift(name, (first.label, last.label), since, changes))
+        return sorted(drifts, key=lambda drift: -abs(drift.changes[0][0]))
 
 
-def _size(drift: HeadDrift) -> float:
-    return max(drift.gained[0], -drift.lost[0])
-
-
-def _moves(first: Mapping[str, float | None], last: Mapping[str, float | None]) -> list[_Move]:
-    """Return how far each weight of a head moved; 0 where it is not defined in both."""
+def _changes(first: Mapping[str, float | None], last: Mapping[str, float | None]) -> list[tuple[float, str]]:
+    """Return how much each weight of a head changed, with its label; 0 where it is not defined in both."""
     both = [(first.get(metric), last.get(metric), label) for label, metric in WEIGHTS.items()]
     return [(0.0 if before is None or after is None else after - before, label) for before, after, label in both]

@@ -283,9 +283,10 @@ def _scores(call: AttentionCall, at: Int[Tensor, " R"]) -> _Scored | None:
         return None
     q = _of_rows(q, at) * call.scale
     together = q.reshape(len(q), k.shape[1], -1, q.shape[-1])  # the queries of all heads that share keys
-    scores = _matmul(together, k.mT.to(q)).reshape(-1, q.shape[1], len(at), call.shape[3]) + bias
+    scores = _matmul(together, k.mT.to(q)).reshape(-1, q.shape[1], len(at), call.shape[3])
+    scores = scores + bias if call.masks else scores
     scores = scores if call.softcap is None else call.softcap * (scores / call.softcap).tanh()
-    return scores.masked_fill(~allowed, -torch.inf), allowed
+    return scores.masked_fill_(~allowed, -torch.inf), allowed
 
 
 def _weights(call: AttentionCall, at: Int[Tensor, " R"], scores: Float[Tensor, "B H R K"]) -> Float[Tensor, "B H R K"]:
