@@ -19,7 +19,7 @@ from attncli.errors import ExitCode, InputError, UsageError
 from attncli.formats import DATASETS, DRAWN
 from attncli.formats.rows import TrainingTable
 from attncli.recording.notes import Notes
-from attncli.recording.run_script import Program, rank_of_process, run_program
+from attncli.recording.run_script import rank_of_process
 from attncli.render.training import training_parts
 from attncli.text import plural, visible
 
@@ -33,9 +33,11 @@ _PAUSE = 0.5  # seconds between two titles of the terminal
 class TrainingRun:
     """A program whose heads are measured in each N-th step of its training."""
 
-    def __init__(self, stderr: Environment, output: options.StderrOutput, every: int, warn: str | None) -> None:
-        self._history, self._notes = TrainingHistory(DEFAULT_RULES if warn is None else parse_rules(warn)), Notes()
-        self._stderr, self._output, self._every = stderr, output, every
+    def __init__(
+        self, stderr: Environment, output: options.StderrOutput, every: int, warn: str | None, fails: bool
+    ) -> None:
+        self._history, self.notes = TrainingHistory(DEFAULT_RULES if warn is None else parse_rules(warn)), Notes()
+        self._stderr, self._output, self._every, self._fails = stderr, output, every, fails
         self._form = output.chosen(takes_folder=True)
         self._table: TrainingTable | None = None
         self._meter: StepMeter | None = None
@@ -60,14 +62,11 @@ class TrainingRun:
             self._file = file.with_suffix(f".rank{rank}{file.suffix}")
         self._table = TrainingTable(self._file, self._form, rank) if self._form in DATASETS else None
 
-    def run(self, program: Program, arguments: Sequence[str], steps: int | None, fails: bool) -> int:
-        """Run the program, and return the exit code to end with; `fails` makes one of a warning."""
-        return run_program(program, arguments, self._watching, lambda: self._report(fails), self._notes, steps)
-
-    def _watching(self) -> AbstractContextManager[None]:
+    def watching(self) -> AbstractContextManager[None]:
+        """Measure the attention that runs inside."""
         from attncli.recording.training import StepMeter  # when the program has imported torch
 
-        self._meter = StepMeter(self._every, self._add, self._notes)
+        self._meter = StepMeter(self._every, self._add, self.notes)
         return self._meter.watching()
 
     def _add(self, step: int, layers: list[LayerMetrics]) -> None:
@@ -92,13 +91,13 @@ class TrainingRun:
         for line in lines:
             self._stderr.note(f"{self._of_rank}{line}")
 
-    def _report(self, fails: bool) -> int:
+    def report(self) -> int:
         """Finish the table, and show the picture; return the exit code that the warnings ask for."""
-        history, meter, notes = self._history, self._meter, [*self._notes]
+        history, meter, notes = self._history, self._meter, [*self.notes]
         if meter is None or not history.measured:
             why = ": an optimizer is there, and made no step" if meter is not None and meter.is_waiting else ""
             self._note([*notes, f"no attention was measured in a step of training{why}"])
-            return ExitCode.FINDINGS if fails else ExitCode.OK
+            return ExitCode.FINDINGS if self._fails else ExitCode.OK
         try:
             if self._table is not None:
                 self._table.close()
@@ -113,8 +112,8 @@ class TrainingRun:
             with output.view(self._stderr, "table" if output.file is None else self._form, "run") as canvas:
                 palette = canvas.palette("viridis")
                 canvas.show(training_parts(history, headline, palette, canvas.width, canvas.height))
-        is_wrong = bool(history.warnings) or self._is_lost or self._notes.fault is not None
-        return ExitCode.FINDINGS if is_wrong and fails else ExitCode.OK
+        is_wrong = bool(history.warnings) or self._is_lost or self.notes.fault is not None
+        return ExitCode.FINDINGS if is_wrong and self._fails else ExitCode.OK
 
 
 def _check_writable(folder: Path) -> None:

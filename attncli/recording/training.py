@@ -76,16 +76,13 @@ class StepMeter:
         """Measure the attention that runs inside."""
         _, self._backends = _compiles(None, 0)  # of another program
         hook = register_optimizer_step_post_hook(lambda optimizer, *_: self._optimizer_stepped(optimizer))
-        self._counting.callback(hook.remove)
-        self._counting.enter_context(
-            when_imported("torch._inductor.compile_fx", lambda: self._leave_compiled(sys._getframe()))
-        )
-        try:
+        compiler = when_imported("torch._inductor.compile_fx", lambda: self._leave_compiled(sys._getframe()))
+        with self._counting:
+            self._counting.callback(hook.remove)
+            self._counting.enter_context(compiler)
+            self._counting.callback(self._switch, False)
             self._switch(True)
             yield
-        finally:
-            self._switch(False)
-            self._counting.close()
 
     def _switch(self, is_on: bool) -> None:
         """Watch or not; between measured steps torch is as it is without us."""
@@ -104,7 +101,6 @@ class StepMeter:
             self._is_compiled = True
             self._notes.add(_COMPILED.format(since=f" after step {self.steps}" if self.steps else ""))
             self._sums.clear()
-            self._switch(False)
             self._counting.close()
 
     def _take(self, call: AttentionCall) -> None:
