@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -16,15 +17,20 @@ from attncli.errors import UsageError
 from attncli.text import visible
 
 LEAST = 0.05  # that a weight changes by
-_NUMBER = re.compile(r"(?<!\d)\d{1,15}$")
+_NUMBER = re.compile(r"(?<!\d)(\d{1,15})(\.[a-z]+)?$")
 
 
 def steps_of(models: Sequence[str]) -> tuple[dict[int, str], bool]:
-    """Return checkpoints by the numbers at the end of their names, else by their places from 1; and which of both."""
-    names = [PurePath(model).name for model in models]
-    numbers = [int(found[0]) for found in map(_NUMBER.search, names) if found]
-    is_numbered = len({*numbers}) == len(models) and len({_NUMBER.sub("", name) for name in names}) == 1
-    return dict(sorted(zip(numbers, models, strict=True)) if is_numbered else enumerate(models, start=1)), is_numbered
+    """Return checkpoints in the order of the numbers at the end of their names, without any last, by step.
+
+    A step is that number, or the place from 1 unless all have a number of their own; and which of both.
+    """
+    found = [_NUMBER.search(PurePath(model).name) for model in models]
+    numbers = [inf if number is None else int(number[1]) for number in found]
+    ordered = sorted(zip(numbers, models, strict=True), key=lambda pair: pair[0])
+    is_numbered = inf not in numbers and len({*numbers}) == len(models)
+    steps = (int(number) if is_numbered else place for place, (number, _) in enumerate(ordered, start=1))
+    return {step: model for step, (_, model) in zip(steps, ordered, strict=True)}, is_numbered
 
 
 class HeadDrift(NamedTuple):

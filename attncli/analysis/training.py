@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _MOST_STEPS = 512  # that are held for the picture; of more, every other one is left out
 _RULE = re.compile(r"\s*(\w+)\s*([<>])\s*(-?\d*\.?\d+)\s*")
+_KEYS = 1.5  # that a query may attend to in the mean, for a warning by default
 CHANGE = "change"  # the column of how far heads are from those of the first checkpoint
 _SHARES = {CHANGE, *WEIGHTS.values()}  # columns of which 1 is the most
 _SIGNS = {">": "above", "<": "below"}
@@ -37,6 +38,8 @@ class WarningRule(NamedTuple):
         values = columns[COLUMNS.index(self.metric)]
         if self.sign == "is":  # heads that no row counts of have NaN, too
             return (np.isnan(values) & ~np.isnan(columns[COLUMNS.index("keys")])).astype(float)
+        if self.start is not None:  # a query with one key has no choice
+            values = np.where(columns[COLUMNS.index("keys")] > _KEYS, values, np.nan)
         return values - bound if self.sign == ">" else bound - values
 
 

@@ -67,7 +67,7 @@ def show_checkpoints(
         raise UsageError("checkpoints of a run are rows; give -F csv")
     steps, is_numbered = steps_of([name or "toy" for name in models])
     if not is_numbered:
-        environment.note("steps are places in the list, from 1: the names do not end in the numbers of steps")
+        environment.note(f"steps are places in the list {', '.join(steps.values())}: not all names end in their step")
     history = CheckpointHistory()
     for step, name in steps.items():
         history.add(step, name, *measure(None if name == "toy" else name))

@@ -57,10 +57,11 @@ class TrainingRun:
         if (file := self._file) is None:
             return
         if self._output.folder is not None:
-            self._file = file / f"rank-{rank}.{self._form}"
+            file = file / f"rank-{rank}.{self._form}"
         elif ranks > 1:
-            self._file = file.with_suffix(f".rank{rank}{file.suffix}")
-        self._table = TrainingTable(self._file, self._form, rank) if self._form in DATASETS else None
+            file = file.with_suffix(f".rank{rank}{file.suffix}")
+        self._file = file
+        self._table = TrainingTable(file, self._form, rank) if self._form in DATASETS else None
 
     def watching(self) -> AbstractContextManager[None]:
         """Measure the attention that runs inside."""

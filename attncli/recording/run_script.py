@@ -261,7 +261,7 @@ class _Children:
 
     def audit(self, event: str, args: tuple[Any, ...]) -> None:
         """See `sys.addaudithook`."""
-        if (place := _COMMANDS.get(event)) is not None and not _is_of_compiler(sys._getframe()):
+        if (place := _COMMANDS.get(event)) is not None and not is_called_by("torch._inductor"):
             words = [args[place]] if isinstance(args[place], str | bytes) else args[place]
             with suppress(TypeError):
                 self._commands.append(" ".join(map(os.fsdecode, words)))
@@ -274,9 +274,10 @@ class _Children:
         return [f"{number} child {processes} not watched; run them under attn run"] if number else []
 
 
-def _is_of_compiler(frame: FrameType | None) -> bool:
-    """Return whether the compiler of torch runs in a frame or in those that called it."""
-    while frame is not None and not frame.f_globals.get("__name__", "").startswith("torch._inductor"):
+def is_called_by(module: str) -> bool:
+    """Return whether a function of a module, or of one below it, is running."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not f"{frame.f_globals.get('__name__')}.".startswith(f"{module}."):
         frame = frame.f_back
     return frame is not None
 

@@ -87,11 +87,14 @@ def test_the_change_of_a_head_is_that_of_plain_loops(attn: Run, checkpoints: lis
     [
         (["run/b-100", "run/b-20/"], {20: "run/b-20/", 100: "run/b-100"}),
         (["run/b-1", "other/b-2"], {1: "run/b-1", 2: "other/b-2"}),
-        (["gpt2", "distilgpt2"], None), (["a-1", "a-01"], None), (["a-1", "a"], None), (["demo", "demo"], None),
+        (["epoch=1-step=20.pt", "epoch=0-step=9.pt"], {9: "epoch=0-step=9.pt", 20: "epoch=1-step=20.pt"}),
+        (["final", "c-1000", "c-500"], ["c-500", "c-1000", "final"]),
+        (["gpt2", "distilgpt2"], []), (["a-1", "a-01"], []), (["a-1", "a"], []), (["demo", "demo"], []),
     ],
 )  # fmt: skip
-def test_a_step_is_the_number_at_the_end_of_a_name(names: list[str], steps: dict[int, str] | None) -> None:
-    assert steps_of(names) == (steps or dict(enumerate(names, 1)), steps is not None)
+def test_a_step_is_the_number_at_the_end_of_a_name(names: list[str], steps: dict[int, str] | list[str]) -> None:
+    is_numbered = isinstance(steps, dict)
+    assert steps_of(names) == (steps if is_numbered else dict(enumerate(steps or names, 1)), is_numbered)
 
 
 @pytest.mark.parametrize(
