@@ -121,7 +121,8 @@ class LayerSteps:
             if until in made or self.scale is None:
                 return made
             products = kernel.dot_products(q, k[self.key_heads])
-            (scores,) = stage(scores=kernel.attention_scores(products, self.scale, self.bias, self.softcap))
+            bias = self.bias if self.bias is None or rounding is None else rounding(self.bias)
+            (scores,) = stage(scores=kernel.attention_scores(products, self.scale, bias, self.softcap))
             if rounding is not None:  # a run has weights of its own scores; those here may be made of its q and k
                 q, k = rounding.of_products(q), rounding.of_products(k)
                 rounded = kernel.dot_products(q, k[self.key_heads])

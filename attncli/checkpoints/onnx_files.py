@@ -28,8 +28,10 @@ def graphs_of(path: Path) -> tuple[Path, ...]:
         return (encoder, path) if is_decoder else (path,)
     for folder in (path, path / "onnx"):
         files = {file.stem: file for file in sorted(folder.glob("*" + ONNX)) if file.is_file()}
-        if _ENCODER in files and (decoder := next((name for name in _DECODERS if name in files), None)):
-            return files[_ENCODER], files[decoder]
+        for name in (name for name in files if name.startswith(_ENCODER)):  # `_quantized` may follow
+            decoders = (decoder + name.removeprefix(_ENCODER) for decoder in _DECODERS)
+            if decoder := next((decoder for decoder in decoders if decoder in files), None):
+                return files[name], files[decoder]
         if whole := next((name for name in _WHOLE if name in files), None):
             return (files[whole],)
         if len(files) > 1:

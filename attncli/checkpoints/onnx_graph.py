@@ -27,8 +27,8 @@ _QUANTIZED |= {"MatMulBnb4": 4, "MatMulNBits": 4}
 _SOURCE = re.compile(r"\S+\.(?:cc|h):\d+ \w+ ")  # where in the runtime an error arose
 
 
-def read_graph(path: Path, is_cached: bool = False) -> tuple[ModelProto, bytes]:
-    """Return the model in a file, and the bytes of the file, or those of the model where it was changed.
+def read_graph(path: Path, is_cached: bool = False) -> tuple[ModelProto, bytes, str]:
+    """Return the model in a file, the file's bytes, or those of the model if it was changed, and its data's folder.
 
     Of a merged decoder it is the graph that reads a cache, or the other one.
 
@@ -51,10 +51,27 @@ def read_graph(path: Path, is_cached: bool = False) -> tuple[ModelProto, bytes]:
         raise LoadError(f"{shown} {error.strerror or error}; expected an ONNX file") from None
     except (DecodeError, RuntimeError, ValueError):
         raise LoadError(f"{shown} is no ONNX file, or is cut; export or download it again") from None
-    if _inline_branch(model, is_cached):
+    if _inline_branch(model, is_cached) | ((folder := _data_folder(model, path.parent)) != path.parent):
         data = model.SerializeToString()
     _check_nodes(model, shown)
-    return model, data
+    return model, data, str(folder)
+
+
+def _data_folder(model: ModelProto, folder: Path) -> Path:
+    """Return the folder of a model's external data; of links in a cache of the hub their target, which they name then.
+
+    onnxruntime follows no link out of a folder.
+    """
+    stored = (tensor for tensor in model.graph.initializer if tensor.data_location == TensorProto.EXTERNAL)
+    entries = [entry for tensor in stored for entry in tensor.external_data if entry.key == "location"]
+    targets = [(folder / entry.value).resolve() for entry in entries]
+    snapshots = next((parent for parent in folder.resolve().parents if parent.name == "snapshots"), folder)
+    blobs = snapshots.with_name("blobs")
+    if not targets or any(target.parent != blobs for target in targets):
+        return folder
+    for entry, target in zip(entries, targets, strict=True):
+        entry.value = target.name
+    return blobs
 
 
 def _check_nodes(model: ModelProto, shown: str) -> None:

@@ -28,10 +28,14 @@ Declared = Mapping[str, tuple[np.dtype[Any], list[int]]]  # type and sizes of ea
 
 def graph_inputs(declared: Declared, arrays: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
     """Return all inputs that a graph declares, of those of a sentence; NotExposedError for an unknown one."""
-    return {
-        name: np.asarray(arrays[name] if name in arrays else _implied(name, sizes, arrays), dtype)
-        for name, (dtype, sizes) in declared.items()
-    }
+    inputs = dict[str, np.ndarray[Any, Any]]()
+    for name, (dtype, sizes) in declared.items():
+        inputs[name] = array = np.asarray(arrays[name] if name in arrays else _implied(name, sizes, arrays), dtype)
+        if any(size not in (0, count) for size, count in zip(sizes, array.shape, strict=False)):
+            fixed, actual = (" × ".join(str(size or "any") for size in shape) for shape in (sizes, array.shape))
+            reads = f"the graph reads {visible(name)} of {fixed}, and this input has {actual}"
+            raise NotExposedError(f"{reads}; give one of that size, or export it with dynamic axes")
+    return inputs
 
 
 def _implied(name: str, sizes: Sequence[int], arrays: Mapping[str, Any]) -> Any:
@@ -42,13 +46,15 @@ def _implied(name: str, sizes: Sequence[int], arrays: Mapping[str, Any]) -> Any:
         raise NotExposedError(f"the graph reads {visible(name)}, which attn does not have")
     ahead = 2 if len(sizes) == 5 else 1  # axes before the heads: keys and values may be in one input, `[2, B, H, T, D]`
     if 0 not in sizes[ahead:]:
-        raise NotExposedError(f"the graph reads a {visible(name)} of a fixed size; export it with dynamic axes")
+        size = "a fixed size" if sizes else "no stated size"
+        raise NotExposedError(f"the graph reads a {visible(name)} of {size}; export it with dynamic axes")
     return np.zeros((*(size or 1 for size in sizes[:ahead]), *sizes[ahead:]))
 
 
 def padded_inputs(ids: Sequence[int], padding_id: int, left: int, right: int) -> dict[str, Any]:
     """Return the inputs of a text with tokens of padding, whose positions do not count them."""
-    values = {IDS: (padding_id, ids), MASK: (0, [1] * len(ids)), _POSITIONS: (0, range(len(ids)))}
+    words = (0, [1] * len(ids))
+    values = {IDS: (padding_id, ids), MASK: words, f"encoder_{MASK}": words, _POSITIONS: (0, range(len(ids)))}
     return {name: [[pad] * left + [*inner] + [pad] * right] for name, (pad, inner) in values.items()}
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
-from attncli.checkpoints.checkpoint_folder import CheckpointFolder, UnsupportedError
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.encode import IdTokenizer, InputEncoder
-from attncli.encoding.fast_tokenizer import NAMES, NativeTokenizer, load_tokenizer, read_tokenizer
+from attncli.encoding.fast_tokenizer import NAMES, NativeTokenizer, read_tokenizer
 from attncli.errors import LoadError, UsageError
 from attncli.text import visible
 
@@ -48,15 +45,10 @@ def position_limit(snapshot: Snapshot) -> int | None:
 
 
 def load_alone(snapshot: Snapshot, options: LoadOptions) -> NativeTokenizer | IdTokenizer:
-    """Load the tokenizer that AutoTokenizer makes of the files, where that is known, else tokenizer.json as it is."""
+    """Read tokenizer.json as it is, as those who run the model do; LoadError without one."""
     if options.ids:
         return IdTokenizer()
-    with suppress(UnsupportedError):
-        return load_tokenizer(snapshot.name, snapshot.tokenizer, snapshot.config)
-    return _as_written(snapshot.name, snapshot.tokenizer)
-
-
-def _as_written(name: str, files: CheckpointFolder) -> NativeTokenizer:
+    name, files = snapshot.name, snapshot.tokenizer
     if "tokenizer.json" not in files:
         advice = "put it beside config.json, name another with --tokenizer, or give --ids"
         raise LoadError(f"{visible(name)} has no tokenizer.json; {advice}")

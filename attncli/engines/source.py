@@ -66,13 +66,13 @@ class OpenModel(Source):
     def with_mask(self, mask: str | None) -> OpenModel:
         """Return the same model under another mask, or its own for None; UsageError if it cannot be read."""
 
-    def padded_layers(self, text: str, left: int, right: int) -> Sequence[LayerTrace] | None:
-        """Return the layers of a text with tokens of padding; None where it reads no mask."""
-        return None
+    def padded_layers(self, text: str, left: int, right: int) -> Sequence[LayerTrace]:
+        """Return the layers of a text with tokens of padding; NotExposedError unless a graph reads a mask."""
+        raise NotExposedError(f"{self.name} is no graph")
 
-    def in_steps(self, text: str) -> Iterator[Sequence[LayerTrace]] | None:
-        """Yield the layers of consecutive parts of a text, each run with the cache of those before; None without."""
-        return None
+    def in_steps(self, text: str) -> Iterator[Sequence[LayerTrace]]:
+        """Yield the layers of a text's parts, each run with the cache of those before; NotExposedError without."""
+        raise NotExposedError(f"{self.name} is no graph")
 
     def own_output(self, text: str) -> Any:
         """Return the first output of a graph for a text, such as logits, `[1, T, N]`; None without."""

@@ -461,6 +461,7 @@ def write_agreement(agreement: Agreement) -> str:
     names = dict(zip("ab", agreement.names, strict=True))
     head = {"schema": "attncli.agreement/1", **names, "dtype": agreement.dtype, "agrees": agreement.agrees}
     body = {"partings": partings, "layers": layers, "sentences": sentences(agreement), "notes": agreement.notes}
+    body |= {"findings": [one.as_dict() for one in agreement.findings], "not_compared": agreement.not_compared}
     return dumps(head | body) + "\n"
 
 

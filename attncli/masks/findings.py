@@ -17,7 +17,7 @@ CODES = (
     "leak", "missing", "pad", "document", "dead-row", "window", "shape", "varies", "ambiguous", "mixed-fill",
     "double-fill", "overflow", "row-sum", "no-mask", "proof", "batch", "padding-side", "cache", "backend", "packing",
     "tokenizer", "broadcast", "unscaled", "after-softmax", "axis", "added-bool", "bias", "dropout", "nan",
-    "positions", "heads", "rerun", "unread", "label",
+    "positions", "heads", "rerun", "unread", "label", "weights",
 )  # fmt: skip
 
 MOST_CELLS = 20  # cells listed with a finding

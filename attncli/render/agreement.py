@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from rich.style import Style
 from rich.text import Text
 
-from attncli.analysis.steps import STAGE_OF, STAGES
+from attncli.analysis.steps import LEVELS, STAGE_OF, STAGES
 from attncli.render.block import Column, table, width_of
-from attncli.render.findings import SEVERITY_STYLES
+from attncli.render.findings import SEVERITY_STYLES, by_layers
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import layers_named
 
@@ -45,7 +45,7 @@ def agreement_parts(agreement: Agreement, palette: Palette, width: int | None) -
     if len(columns) > 1:
         yield table(columns, width, palette)
     for sentence in sentences(agreement):
-        yield Text(palette.label(sentence), _AGREES if agreement.agrees else "")
+        yield Text(palette.label(sentence), _AGREES if agreement.agrees and not agreement.not_compared else "")
 
 
 def sentences(agreement: Agreement) -> list[str]:
@@ -53,23 +53,27 @@ def sentences(agreement: Agreement) -> list[str]:
     parted, is_undone = list[str](), False
     for parting in agreement.partings:
         sentence = _sentence(parting)
-        # Padding, a cache and a decoder are of the other run as it is.
+        # A decoder is of the other run as it is.
         if is_undone and parting.stage in STAGES and parting.kind is None:
             sentence = f"With that undone: {sentence[0].lower()}{sentence[1:]}"
         parted.append(sentence)
         is_undone |= parting.cause is not None and parting.cause.undone is not None
+    parted += [f"B, {one.message}." for one in by_layers(agreement.findings)]
     if not agreement.agrees:
         return parted
     agreeing = [cell for row in agreement.rows.values() for cell in row.values() if cell.agrees]
     largest = max((cell.difference for cell in (*agreeing, *(one.cell for one in agreement.partings))), default=0.0)
-    if not largest and not parted:
-        return ["A and B agree in every layer, to the last bit."]
+    where = "in the attention of every layer" if agreement.not_compared else "in every layer"
+    verdict = f"A and B agree {where}, to the last bit."
     ratio = max((cell.difference / cell.rounding for cell in agreeing if cell.rounding), default=0.0)
-    times = f", {ratio:.1f}× what rounding gives" if ratio else ""
-    return [
-        *parted,
-        f"A and B agree in every layer: only rounding of {agreement.dtype}, at most {_digits(largest)}{times}.",
-    ]
+    if agreement.dtype in LEVELS:  # faults may be as small as this rounding
+        times = f", {ratio:.1f}× what rounding to {agreement.dtype} gives" if ratio else ""
+        verdict = f"A and B differ by at most {_digits(largest)}{times}."
+        return [*parted, " ".join((verdict, *agreement.not_compared, "A smaller fault does not show."))]
+    if largest or parted:
+        times = f", {ratio:.1f}× what rounding gives" if ratio else ""
+        verdict = f"A and B agree {where}: only rounding of {agreement.dtype}, at most {_digits(largest)}{times}."
+    return [*parted, " ".join((verdict, *agreement.not_compared))]
 
 
 def _sentence(parting: Parting) -> str:
@@ -86,14 +90,6 @@ def _sentence(parting: Parting) -> str:
         return f"{where}: A or B has numbers that are not finite."
     if cause is None:
         return f"{where}: {apart}. No candidate explains this difference."
-    if parting.stage == "padding" and cell.difference != cell.difference:
-        return f"{where}: {cause.b.replace('missing', 'padding')} makes the weights of B NaN."
-    if parting.stage == "padding":
-        weight = f"B gives it a weight of up to {_digits(cell.difference)} instead of 0"
-        return f"{where}: {weight}. Cause: {cause.name} {cause.b}."
-    if parting.stage == "cache":
-        apart = f"run in steps, B differs from B as a whole by {_digits(cell.difference)}"
-        return f"{where}: {apart}. The {cause.name} of the first of these layers {cause.b}."
     if cause.undone is None:
         return f"{where}: {apart}. No candidate is proved. The other projections agree, so look at the {cause.name}."
     name, proof = "The weights are rounded" if parting.is_rounding else "Cause", f"undone: {_digits(cause.undone)}"

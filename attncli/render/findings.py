@@ -91,7 +91,7 @@ def report_parts(report: Report, palette: Palette, width: int | None) -> Iterato
     yield Text(palette.label(" · ".join([report.model, *what, f"{plural(count, 'sentence')}, {tokens}"])))
     whose = "masks of the graph" if report.is_graph else "implied masks"
     yield Text(f"{whose}: " + "; ".join(_implied(*mask) for mask in report.masks))
-    findings = _by_layers(report.findings)
+    findings = by_layers(report.findings)
     if findings:
         yield finding_lines(findings, palette, width)
         yield from _wrong_cells(findings, palette, width or COMFORTABLE)
@@ -112,7 +112,7 @@ def _implied(mask: str, kind: str, layers: Sequence[int]) -> str:
     return f"{mask} in {layers_named(layers, None if kind == 'self' else kind)}"
 
 
-def _by_layers(findings: Sequence[Finding]) -> list[Finding]:
+def by_layers(findings: Sequence[Finding]) -> list[Finding]:
     """Return one finding for all layers of a kind that have it: the worst, which names the others."""
     groups: dict[tuple[Any, ...], list[Finding]] = {}
     for number, finding in enumerate(findings):

@@ -10,6 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx_exports import IDS, exported, model_of, smaller, static
 from running import Run
+from tokenizers import BertWordPieceTokenizer
 
 TEXT = " ".join(map(str, IDS))
 
@@ -63,11 +64,17 @@ PLANTED: dict[str, tuple[str, Callable[[onnx.GraphProto], None], list[str]]] = {
     "padding": (
         "bert",
         without_mask,
-        ["Layer 1, padding: B gives it a weight of up to", "padding mask missing on the right"],
+        ["B, layer 1: the mask of padding is missing on the right", "; a token gives it a weight of up to"],
     ),
-    "left": ("llama", without_window, ["Layer 1, padding", "padding mask missing on the left."]),
+    "left": ("llama", without_window, ["B, layer 1: the mask of padding is missing on the left; a token gives"]),
     "output": ("llama", other_head, ["Layer 1, last output: the attention agrees", "what follows it differs by 2."]),
     "base": ("llama", other_base, ["Layers 0-1, rotation", "rotary base 500000 instead of 10000"]),
+}
+
+
+UNSEEN = {  # what transformers computes
+    "bloom": "attn does not compare what follows the attention of layer 1.",
+    "t5": "The decoder was compared too, and neither its output nor its cache.",
 }
 
 
@@ -90,9 +97,11 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def test_an_export_agrees(name: str, exports: Callable[[str], Path], attn: Run) -> None:
     path = exports(name)
     result = attn("check", "-m", path / "graph", "--against", path / "checkpoint", "--ids", TEXT)
-    unseen = "attn: attn does not compare what is behind the attention of layer 1\n"
-    assert (result.code, result.err) == (0, unseen if name == "bloom" else "")  # which transformers computes
-    assert "A and B agree in every layer: only rounding of float32" in result.out
+    assert (result.code, result.err) == (0, "")
+    unseen = UNSEEN.get(name, "")
+    where = "the attention of every layer" if unseen else "every layer"
+    assert f"A and B agree in {where}: only rounding of float32" in result.out
+    assert result.out.rstrip().endswith(unseen)
 
 
 @pytest.mark.parametrize("fault", PLANTED)
@@ -116,24 +125,61 @@ def test_a_planted_fault_is_named(fault: str, exports: Callable[[str], Path], at
         assert (first.code, expected[1] in first.out) == (1, True)
 
 
-@pytest.mark.parametrize("form", ["int8", "float16"])
+def negated(graph: onnx.GraphProto) -> None:
+    """Turn the signs of the last MLP's matrix, behind the attention of all layers."""
+    (name,) = (node.input[1] for node in graph.node if node.name.endswith("layers.1/mlp/down_proj/MatMul"))
+    (tensor,) = (tensor for tensor in graph.initializer if tensor.name == name)
+    tensor.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(tensor), name))
+
+
+ROUNDED = "16 of 16 quantized matrices are those of A, rounded. A smaller fault does not show."
+
+
+@pytest.mark.parametrize(
+    ("form", "plant", "code", "expected"),
+    [
+        ("int8", None, 0, ROUNDED),
+        ("int4", None, 0, ROUNDED.replace("16", "15")),
+        ("float16", None, 0, "only rounding of float16"),
+        ("int8", without_mask, 1, PLANTED["causal"][2][1]),
+        ("float16", without_mask, 1, PLANTED["causal"][2][1]),
+        (
+            "int8",
+            negated,
+            1,
+            "B, 1 of 16 quantized matrices are no rounding of one of A: /model/model/layers.1/mlp",
+        ),
+        (
+            "int4",
+            negated,
+            1,
+            "B, 1 of 15 quantized matrices are no rounding of one of A: /model/model/layers.1/mlp",
+        ),
+    ],
+)
 def test_fewer_bits_are_rounding_and_a_fault_is_named(
-    form: str, exports: Callable[[str], Path], attn: Run, tmp_path: Path
+    form: str,
+    plant: Callable[[onnx.GraphProto], None] | None,
+    code: int,
+    expected: str,
+    exports: Callable[[str], Path],
+    attn: Run,
+    tmp_path: Path,
 ) -> None:
-    for plant, code, expected in ((None, 0, f"only rounding of {form}"), (without_mask, 1, PLANTED["causal"][2][1])):
-        model = onnx.load(exports("llama") / "graph/model.onnx")
-        if plant is not None:
-            plant(model.graph)
-        smaller(model, form, tmp_path / "model.onnx")
-        shown = attn("check", "-m", tmp_path, "--against", exports("llama") / "checkpoint", "--ids", TEXT)
-        assert (shown.code, expected in shown.out) == (code, True), shown.out
+    model = onnx.load(exports("llama") / "graph/model.onnx")
+    if plant is not None:
+        plant(model.graph)
+    smaller(model, form, tmp_path / "model.onnx")
+    shown = attn("check", "-m", tmp_path, "--against", exports("llama") / "checkpoint", "--ids", TEXT)
+    assert (shown.code, expected in shown.out) == (code, True), shown.out
+    assert form == "float16" or " agree " not in shown.out
 
 
 def test_ranges_without_padding_lose_its_mask(exports: Callable[[str], Path], attn: Run, tmp_path: Path) -> None:
     static(exports("bert") / "graph/model.onnx", tmp_path / "model.onnx")
     shown = attn("check", "-m", tmp_path, "--against", exports("bert") / "checkpoint", "--ids", TEXT)
     assert (shown.code, "A and B differ" in shown.out) == (1, False)
-    assert "Layers 0-1, padding: B gives it a weight of up to" in shown.out
+    assert "B, layers 0-1, here 0: the mask of padding is missing on the right" in shown.out
     assert "weights: int8 static" in attn("inspect", "-m", tmp_path, "--ids", TEXT).out
 
 
@@ -151,13 +197,82 @@ def test_a_decoder_is_compared(exports: Callable[[str], Path], attn: Run, tmp_pa
     assert "Layer 0 (cross), " not in shown.out
 
 
-def test_without_a_text_the_window_is_shown(attn: Run) -> None:
-    result = attn("check", "-m", "demo", "--against", "demo")
-    assert (result.code, result.err) == (0, "")
-    assert "agree" in result.out
+def test_a_mask_lost_in_cross_attention_is_named(exports: Callable[[str], Path], attn: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "graph"
+    shutil.copytree(exports("t5") / "graph", folder)
+    model = onnx.load(folder / "decoder_model.onnx")
+    for node in model.graph.node:
+        node.input[:] = ["ones" if name == "encoder_attention_mask" else name for name in node.input]
+    one = numpy_helper.from_array(np.array([1]))
+    model.graph.node.insert(0, helper.make_node("ConstantOfShape", ["sizes"], ["ones"], value=one))
+    model.graph.node.insert(0, helper.make_node("Shape", ["encoder_attention_mask"], ["sizes"]))
+    for name in ("encoder_model", "decoder_model"):  # as transformers.js names quantized graphs
+        (folder / f"{name}.onnx").rename(folder / f"{name}_quantized.onnx")
+    onnx.save(model, folder / "decoder_model_quantized.onnx")
+    against = attn("check", "-m", folder, "--against", exports("t5") / "checkpoint", "--ids", TEXT)
+    alone = attn("check", "-m", folder, "--ids", TEXT)
+    assert (against.code, alone.code) == (1, 1)
+    lost = "layers 0-1 (cross), here 0: the mask of padding is missing on the right and the left"
+    assert all(lost in " ".join(shown.out.split()) for shown in (against, alone))
+
+
+def test_a_text_shorter_than_the_window_does_not_show_it(exports: Callable[[str], Path], attn: Run) -> None:
+    path = exports("mistral")
+    shown = attn("check", "-m", path / "graph", "--against", path / "checkpoint", "--ids", "5 9 3")
+    assert (shown.code, "in every layer" in shown.out) == (0, False)
+    assert "The text of 3 tokens does not show the window of 4 keys." in shown.out
+    model = onnx.load(path / "graph/model.onnx")
+    without_window(model.graph)
+    onnx.save(model, path / "graph/planted.onnx")
+    short = attn("check", "-m", path / "graph/planted.onnx", "--against", path / "checkpoint", "--ids", "5 9 3 17 22")
+    assert (short.code, "mask causal or a wider window instead of window(4)" in short.out) == (1, True)
+
+
+def test_a_quantized_bias_of_positions_is_rounding(exports: Callable[[str], Path], attn: Run, tmp_path: Path) -> None:
+    shutil.copy(exports("t5") / "graph/config.json", tmp_path)
+    for name in ("encoder_model", "decoder_model"):
+        smaller(onnx.load(exports("t5") / f"graph/{name}.onnx"), "int8", tmp_path / f"{name}.onnx")
+    shown = attn("check", "-m", tmp_path, "--against", exports("t5") / "checkpoint", "--ids", TEXT)
+    assert (shown.code, "score bias" in shown.out, " agree " in shown.out) == (0, False, False)
+
+
+def test_a_tokenizer_that_was_exported_otherwise_is_named(
+    exports: Callable[[str], Path], attn: Run, tmp_path: Path
+) -> None:
+    words = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "time", "flies")
+    pieces = {word: number for number, word in enumerate(words)}
+    for part, lowercase in (("checkpoint", True), ("graph", False)):
+        shutil.copytree(exports("bert") / part, tmp_path / part)
+        BertWordPieceTokenizer(pieces, lowercase=lowercase).save(str(tmp_path / part / "tokenizer.json"))
+        (tmp_path / part / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    shown = attn("check", "-m", tmp_path / "graph", "--against", tmp_path / "checkpoint", "Time flies")
+    assert (shown.code, "Token ids: B has 1 at 1, and A has 5 at 1." in shown.out) == (1, True), shown.out
+
+
+def test_data_that_the_cache_of_the_hub_links_to_is_read(
+    exports: Callable[[str], Path], attn: Run, tmp_path: Path
+) -> None:
+    folder, blobs = tmp_path / "snapshots/abc", tmp_path / "blobs"
+    shutil.copytree(exports("llama") / "graph", folder)
+    blobs.mkdir()
+    model = onnx.load(folder / "model.onnx")
+    onnx.save(model, folder / "model.onnx", save_as_external_data=True, location="model.onnx_data", size_threshold=0)
+    (folder / "model.onnx_data").rename(blobs / "a1")
+    (folder / "model.onnx_data").symlink_to("../../blobs/a1")
+    against = ["check", "-m", folder, "--against", exports("llama") / "checkpoint", "--ids", TEXT]
+    assert attn(*against).code == 0
+    (blobs / "a1").rename(tmp_path / "a1")
+    (folder / "model.onnx_data").unlink()
+    (folder / "model.onnx_data").symlink_to(tmp_path / "a1")
+    assert (attn(*against).code, "escapes" in attn(*against).err) == (3, True)
 
 
 def test_refusals(exports: Callable[[str], Path], attn: Run) -> None:
     path = exports("bert") / "graph"
     many = attn("check", "-m", path, "--against", exports("bert") / "checkpoint", "--ids", "1 2", "3 4")
     assert (many.code, "--against compares on one text" in many.err) == (2, True)
+    path = exports("llama")
+    shutil.copytree(path / "checkpoint", path / "both", dirs_exist_ok=True)
+    shutil.copytree(path / "graph", path / "both/onnx", dirs_exist_ok=True)
+    same = attn("check", "-m", path / "both", "--against", path / "both", "--ids", TEXT)
+    assert (same.code, f"give -m {path / 'both/onnx/model.onnx'}" in same.err) == (2, True)

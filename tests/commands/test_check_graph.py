@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnx_exports import IDS, exported, merged, model_of, with_past
+from onnx_exports import IDS, exported, merged, model_of, smaller, with_past
 from running import Run
 
 TEXT = " ".join(map(str, IDS))
@@ -76,11 +76,10 @@ def test_a_wrong_cache_is_named(fault: str, llama: Path, attn: Run, tmp_path: Pa
     alone = attn("check", "-m", tmp_path / "model.onnx", "--ids", TEXT)
     assert alone.code == 1
     assert f"from {place} on; the {array} differ there first" in alone.out
-    layers = "Layer 1" if place == "layer 1" else "Layers 0-1"
     both = attn("check", "-m", tmp_path / "model.onnx", "--against", llama / "checkpoint", "--ids", TEXT)
     assert both.code == 1
-    assert f"{layers}, cache: run in steps" in both.out
-    assert f"The {array} of the first of these layers differ first" in both.out
+    assert f"B, {place}: whole, in steps: weights·V change by" in both.out
+    assert f"from {place} on; the {array} differ there first" in both.out
 
 
 @pytest.mark.parametrize("form", ["merged", "beside"])
@@ -102,6 +101,32 @@ def test_a_cache_in_another_graph_is_read(form: str, llama: Path, attn: Run, tmp
     assert (shown.code, "from layer 1 on; the keys differ there first" in shown.out) == (1, True)
 
 
+def test_a_graph_that_cannot_be_padded_is_told(attn: Run, tmp_path: Path) -> None:
+    """Give the mask no input, and then the ids a fixed number."""
+    path = exported(tmp_path, "bert")
+    model = onnx.load(path)
+    ids, mask = model.graph.input
+    model.graph.input.remove(mask)
+    one = numpy_helper.from_array(np.array([1]))
+    model.graph.node.insert(0, helper.make_node("ConstantOfShape", ["sizes"], ["attention_mask"], value=one))
+    model.graph.node.insert(0, helper.make_node("Shape", ["input_ids"], ["sizes"]))
+    onnx.save(model, path)
+    shown = attn("check", "-m", path, "--ids", TEXT)
+    assert (shown.code, "note  batch" in shown.out, "nothing found" in shown.out) == (0, True, False)
+    ids.type.tensor_type.shape.dim[1].dim_value = 16
+    onnx.save(model, path)
+    fixed = attn("check", "-m", path, "--ids", TEXT)
+    assert (fixed.code, "reads input_ids of any × 16, and this input has 1 × 9" in fixed.err) == (4, True), fixed.err
+
+
+def test_positions_of_a_quantized_graph_are_told_from_rounding(attn: Run, tmp_path: Path) -> None:
+    model = onnx.load(exported(tmp_path / "bert", "bert"))
+    smaller(model, "int8", tmp_path / "bert/model.onnx")
+    shown = attn("check", "-m", tmp_path / "bert", "--ids", TEXT)
+    assert shown.code == 0
+    assert "derive position ids from the attention mask, or pad on the right" in " ".join(shown.out.split())
+
+
 def test_padding_without_a_mask_is_named(attn: Run, tmp_path: Path) -> None:
     """Drop the mask of layer 1, which then attends to padding."""
     path = exported(tmp_path, "bert")
@@ -112,7 +137,8 @@ def test_padding_without_a_mask_is_named(attn: Run, tmp_path: Path) -> None:
     onnx.save(model, path)
     shown = attn("check", "-m", path, "--ids", TEXT)
     assert shown.code == 1
-    assert "layer 1: a token attends to padding on the right and the left" in " ".join(shown.out.split())
+    lost = "layer 1: the mask of padding is missing on the right and the left; a token gives it"
+    assert lost in " ".join(shown.out.split())
     assert "not run: its graph reads no cache" in shown.out
     several = attn("check", "-m", path, "--ids", "1 2", "3 4")
     assert (several.code, "on one text" in several.err) == (2, True)

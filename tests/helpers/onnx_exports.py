@@ -191,13 +191,18 @@ def optimized(path: Path, kind: str, heads: int, **options: bool) -> Path:
 
 
 def smaller(model: Any, form: str, path: Path) -> None:
-    """Write a graph with weights of 8 bits, or with numbers of 16, as transformers.js has them."""
+    """Write a graph with weights of 4 or 8 bits, or with numbers of 16, as transformers.js has them."""
     import onnx
     from onnxruntime.quantization import quantize_dynamic
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     if form == "int8":
         quantize_dynamic(model, path, extra_options={"MatMulConstBOnly": True})
+    elif form == "int4":
+        of_blocks = MatMulNBitsQuantizer(model, block_size=16, is_symmetric=False)
+        of_blocks.process()
+        onnx.save(of_blocks.model.model, path)
     else:
         onnx.save(convert_float_to_float16(model, keep_io_types=True), path)
 

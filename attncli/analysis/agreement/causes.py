@@ -387,6 +387,9 @@ def _masks(question: LayerQuestion) -> Iterator[Proposal]:
     stated = question.layer.stated.get("mask")
     for name, near in masks_near(ours, question.rows, differing) if stated is None else [(mask_name(stated), stated)]:
         if not np.array_equal(near, ours):
+            is_window = name == "causal" and mask_name(ours).startswith("window(")
+            is_short = 2 * ours[0, -1].sum() > ours.shape[-1]  # a window may be wider than the text
+            name += " or a wider window" if is_window and is_short else ""
             yield Proposal(name, mask_name(ours), with_mask(near))
 
 

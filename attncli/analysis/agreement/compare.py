@@ -16,6 +16,7 @@ from attncli.analysis.agreement.question import NEAR, RECORDED, Cell, Floors, La
 from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, ids_apart, with_next
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding
 from attncli.errors import InputError
+from attncli.masks.findings import Finding
 from attncli.text import layers_named
 
 _OF_BITS = 5.0  # times the last bit of weights, which rounding changes at most
@@ -55,11 +56,13 @@ class Agreement:
     rows: dict[int, dict[str, Cell]] = field(default_factory=dict)  # the difference of each array of each layer
     partings: list[Parting] = field(default_factory=list)  # the first one first
     notes: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)  # of other ways to run B
+    not_compared: list[str] = field(default_factory=list)  # what was not compared, a sentence each
 
     @property
     def agrees(self) -> bool:
         """Whether rounding explains every difference."""
-        return all(parting.is_rounding for parting in self.partings)
+        return not self.findings and all(parting.is_rounding for parting in self.partings)
 
 
 def compare(first: Side, second: Side) -> Agreement:

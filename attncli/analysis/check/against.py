@@ -5,21 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from attncli.analysis.agreement.compare import Agreement, Cause, Parting, compare
+from attncli.analysis.agreement.compare import Agreement, Parting, compare
 from attncli.analysis.agreement.question import Cell
-from attncli.analysis.check.graphs import ARRAYS, RunComparison, built_in_text, check_has_text, compared_runs, window_of
+from attncli.analysis.check.graphs import built_in_text, check_has_text, compared_runs, findings_of, window_of
 from attncli.analysis.runs import ENCODER_ALONE, computed_side, side_of, traced_side
 from attncli.analysis.steps import LEVELS, Array, difference
 from attncli.attention import noise_floor
+from attncli.checkpoints.onnx_files import graphs_of
 from attncli.checkpoints.options import LoadOptions
-from attncli.checkpoints.snapshot import resolve
+from attncli.checkpoints.snapshot import Snapshot, resolve
+from attncli.checkpoints.tensors.open_store import open_store
 from attncli.engines import open_source
 from attncli.engines.engine import NativeSource
+from attncli.errors import UsageError
+from attncli.files import to_float32
+from attncli.masks.findings import Finding
+from attncli.text import visible
+
+_MOST_NAMES = 4  # of matrices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from attncli.engines.source import OpenModel
 
@@ -37,84 +43,88 @@ def against(model: str, checkpoint: str, text: str | None = None, *, special: bo
     Raises:
         AttnError: one of them cannot be opened or does not read the text; see `open_source`.
     """
+    snapshot, graph = (resolve(name, LoadOptions(**options)) for name in (checkpoint, model))
+    _check_differ(snapshot, graph)
     ours, theirs = (open_source(name, layer="all", special=special, **options) for name in (checkpoint, model))
     check_has_text(text, options)
-    width = window_of(resolve(checkpoint, LoadOptions(**options)).config)
+    width = window_of(snapshot.config)
     text = text or built_in_text(width, ours, theirs)
     agreement = compare(*(side_of(source, source.name, text, None) for source in (ours, theirs)))
     if width >= (tokens := len(theirs.tokens(text)[0])):
-        agreement.notes.append(
-            f"the window of {width} keys reaches over the text of {tokens} tokens; give a longer one"
-        )
+        agreement.not_compared.append(f"The text of {tokens} tokens does not show the window of {width} keys.")
     if theirs.is_graph:
         compared = [*compared_runs(theirs, text, theirs.trace(text))]
-        agreement.notes += _missing(compared)
-        agreement.partings += [*_on_padding(compared, agreement), *_in_steps(compared)]
-        _compare_outputs(agreement, ours, theirs, text)
+        weights = agreement.dtype if agreement.dtype in LEVELS else None
+        agreement.findings = [one for one in findings_of(compared, weights) if one.severity == "error"]
+        skipped = [one.invariance.reason for one in compared if one.invariance.is_skipped]
+        agreement.not_compared += [
+            f"Not compared with padding or in steps: {reason}." for reason in dict.fromkeys(skipped)
+        ]
+        if theirs.is_encoder_decoder:
+            _compare_decoder(agreement, ours, theirs, text)
+        elif weights is None:
+            _compare_outputs(agreement, ours, theirs, text)
+        if weights is not None and not (snapshot.onnx or snapshot.gguf):
+            _compare_weights(agreement, snapshot, graph)
     return agreement
 
 
-def _missing(compared: Sequence[RunComparison]) -> list[str]:
-    """Return a note on each way to run the graph that was not compared; that it reads no cache is no fault."""
-    runs = [one.invariance for one in compared if one.invariance.reason is not None]
-    what = {"cache": "a cache"}
-    notes = (
-        f"{what.get(run.name, 'padding')} was not checked: {run.reason}"
-        for run in runs
-        if run.has_failed or run.name not in what
-    )
-    return [*dict.fromkeys(notes)]
-
-
-def _on_padding(compared: Sequence[RunComparison], agreement: Agreement) -> Iterator[Parting]:
-    """Yield the layers that attend to padding; a layer without the checkpoint's mask does as well."""
-    without = {layer for parting in agreement.partings if parting.stage == "mask" for layer in parting.layers}
-    attended = [(one.side, layer, weight) for one in compared for layer, weight in one.on_padding.items()]
-    attended = [(side, layer, weight) for side, layer, weight in attended if layer not in without]
-    if attended:
-        sides, layers, weights = zip(*attended, strict=True)
-        cause = Cause(
-            "padding mask", f"missing on the {' and the '.join(dict.fromkeys(sides))}", "attention_mask", None
-        )
-        cell = Cell(float(np.max(weights)), None, agrees=False)
-        yield Parting("padding", sorted({*layers}), cell, cause)
-
-
-def _in_steps(compared: Sequence[RunComparison]) -> Iterator[Parting]:
-    for one in compared:
-        if one.invariance.name == "cache" and one.invariance.change is not None and one.layers:
-            cause = Cause(ARRAYS[one.array], "differ first", "", None)
-            yield Parting("cache", list(one.layers), Cell(one.invariance.change, None, agrees=False), cause)
+def _check_differ(checkpoint: Snapshot, model: Snapshot) -> None:
+    """Raise UsageError for two names of one model, which would be compared with itself."""
+    both = [(one.folder.resolve(), one.onnx, one.gguf, one.adapter) for one in (checkpoint, model)]
+    if both[0] == both[1]:
+        exported = graphs_of(model.folder) if model.folder.is_dir() else ()
+        advice = f"-m {visible(str(exported[-1]))}" if exported and not model.onnx else "the exported model with -m"
+        raise UsageError(f"-m and --against open the same weights, those of {visible(model.name)}; give {advice}")
 
 
 def _compare_outputs(agreement: Agreement, ours: OpenModel, theirs: OpenModel, text: str) -> None:
-    """Compare the decoder, or the last output of the graph, which shows what is behind the last attention."""
-    if theirs.is_encoder_decoder:
-        if agreement.agrees:  # else all that reads the encoder differs
-            agreement.partings += _of_decoder(ours, theirs, text)
-            agreement.notes = [note for note in agreement.notes if note != ENCODER_ALONE]
-        return
+    """Compare the last output of the graph, which shows what is behind the last attention."""
     if agreement.agrees:
         last, output = max(agreement.rows), theirs.own_output(text)[0]
         expected = next((array for array in _last_outputs(ours, text) if array.shape == output.shape), None)
         if expected is None:
-            agreement.notes.append(f"attn does not compare what is behind the attention of layer {last}")
-            return
-        apart, is_quantized = difference(output, expected), agreement.dtype in LEVELS
-        # Few bits change single tokens much, through all layers; one that is wrong changes every token.
-        largest = float(np.median(apart) if is_quantized else apart.max())
-        if largest > (1.0 if is_quantized else noise_floor(agreement.dtype)):
+            agreement.not_compared.append(f"attn does not compare what follows the attention of layer {last}.")
+        elif (largest := float(difference(output, expected).max())) > noise_floor(agreement.dtype):
             agreement.partings.append(Parting("last output", [last], Cell(largest, None, agrees=False)))
 
 
-def _of_decoder(ours: OpenModel, theirs: OpenModel, text: str) -> list[Parting]:
-    """Return where the decoder parts: at the first layer of either kind, as each kind reads the other's output."""
+def _compare_weights(agreement: Agreement, checkpoint: Snapshot, graph: Snapshot) -> None:
+    """Look for each quantized matrix among those of the checkpoint: rounding changes a number by half of its step."""
+    from attncli.checkpoints.onnx_weights import quantized_matrices
+
+    matrices = [one for path in graph.onnx for one in quantized_matrices(path)]
+    left, seen = matrices, set[tuple[int, ...]]()
+    store = open_store(checkpoint)
+    for name in store.names:
+        shape = store.stored(name).shape
+        if any(one.values.shape in (shape, shape[::-1]) for one in matrices):
+            seen |= {shape, shape[::-1]}
+            values = to_float32(store.read(name))
+            left = [one for one in left if not any(map(one.is_rounding_of, (values, values.T)))]
+            store.release()
+    names, count = [one.node for one in left if one.values.shape in seen], len(matrices)
+    if names:
+        which = ", ".join(map(visible, names[:_MOST_NAMES]))
+        which += f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES)
+        message = f"{len(names)} of {count} quantized matrices are no rounding of one of A: {which}"
+        agreement.findings.append(Finding("weights", "error", message))
+    agreement.not_compared.append(f"{count - len(left)} of {count} quantized matrices are those of A, rounded.")
+
+
+def _compare_decoder(agreement: Agreement, ours: OpenModel, theirs: OpenModel, text: str) -> None:
+    """Compare the decoder up to the first layer that parts, of either kind, as each kind reads the other's output."""
+    agreement.notes = [note for note in agreement.notes if note != ENCODER_ALONE]
+    if not agreement.agrees:  # all that reads the encoder differs
+        return
     traces = [(source.trace(text, None, text), source.name) for source in (ours, theirs)]
     parts: list[list[Parting]] = []
     for kind in ("decoder", "cross"):
         part = compare(*(traced_side(trace, name, [kind]) for trace, name in traces))
-        parts.append([replace(parting, kind=kind) for parting in part.partings])
-    return min(filter(None, parts), key=lambda partings: partings[0].layers[0], default=[])
+        parts += [[replace(parting, kind=kind) for parting in part.partings]] if part.partings else []
+    for partings in sorted(parts, key=lambda one: one[0].layers[0])[:1]:
+        agreement.partings += partings
+    agreement.not_compared.append("The decoder was compared too, and neither its output nor its cache.")
 
 
 def _last_outputs(source: OpenModel, text: str) -> Iterator[Array]:

@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 Sublayer = tuple[int, str]  # layer and kind
 _Differences = dict[Sublayer, dict[str, float]]  # of each array
 _WORDS = "fruit flies like a banana, and the cat sat on the mat because it was tired of the green ones that are sour."
-_FEWEST_WORDS, _MOST_WORDS = 40, 500  # of the built-in text
-_ENCODER_ALONE = "attn checks the encoder alone; --against CHECKPOINT compares the decoder too"
+_FEWEST_WORDS, _MOST_WORDS = 40, 1100  # of the built-in text
+_ENCODER_ALONE = "attn checks the encoder, and padding in cross attention; --against CHECKPOINT compares the decoder"
 PADDING = 3  # tokens
 _LITTLE = 1e-6  # of weight
+_MOST_ROUNDED = 1.0  # of a token's length, that quantized weights change: no fault of another size is told from it
 _TIMES = 10.0  # times the change of the tokens before any cache: more is not explained by rounding
 # Arrays in the order of computation: a wrong one makes those behind it differ.
-ARRAYS = {"q": "queries", "k": "keys", "v": "values", "mask": "mask", "output": "weights"}
+_ARRAYS = {"q": "queries", "k": "keys", "v": "values", "mask": "mask", "output": "weights"}
 _ADVICE = {
     "batch": "padding behind a sentence changes it: the attention mask does not reach every layer",
     "padding-side": "derive position ids from the attention mask, or pad on the right",
@@ -51,14 +52,8 @@ class RunComparison(NamedTuple):
     """A way to run a text, compared with the run of the text alone."""
 
     invariance: Invariance
-    layers: tuple[int, ...] = ()  # that differ by more than rounding
-    array: str = ""  # the first one that differs in the first of them, of `ARRAYS`
-    on_padding: Mapping[int, float] = {}  # the largest weight of each layer that attends to padding
-
-    @property
-    def side(self) -> str:
-        """Side of the padding."""
-        return self.invariance.ways.rpartition(" ")[2]
+    array: str = ""  # the first one that differs in the first layer that differs, of `_ARRAYS`
+    on_padding: Mapping[Sublayer, float] = {}  # the largest weight of each layer that attends to padding
 
 
 def check_has_text(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> None:
@@ -78,7 +73,7 @@ def window_of(config: Mapping[str, Any]) -> int:
 
 def built_in_text(width: int, *sources: OpenModel) -> str:
     """Return a text that is longer than a window, or as long as all models read."""
-    words = min(max(width + 8, _FEWEST_WORDS), _MOST_WORDS)
+    words = width + 8 if _FEWEST_WORDS < width + 8 <= _MOST_WORDS else _FEWEST_WORDS
     while True:
         text = " ".join(islice(cycle(_WORDS.split()), words))
         try:
@@ -113,7 +108,7 @@ def check_graph(model: str, texts: Sequence[str], *, special: bool, layer: Choic
         dtype=weights or trace.source.dtype,
         tokens=(len(trace.key_tokens),),
         masks=tuple((name, kind, tuple(layers)) for (name, kind), layers in masks.items()),
-        findings=(*_on_padding(compared), *(finding for one in compared for finding in _findings(one, weights))),
+        findings=tuple(findings_of(compared, weights)),
         invariances=tuple(one.invariance for one in compared),
         notes=(*trace.source.notes, *trace.notes, *[_ENCODER_ALONE] * source.is_encoder_decoder),
         is_graph=True,
@@ -139,26 +134,22 @@ def compared_runs(source: OpenModel, text: str, trace: Trace) -> Iterator[RunCom
 
 def _padded(result: Invariance, source: OpenModel, text: str, trace: Trace, left: int) -> RunComparison:
     """Compare the tokens of a padded text with those of the text alone."""
-    padded = source.padded_layers(text, left, PADDING - left)
-    if padded is None:
-        raise NotExposedError("it reads no attention_mask")
     alone = {(layer.layer, layer.kind): layer for layer in trace.layers}
-    words, differences, on_padding = slice(left, left + len(trace.key_tokens)), _Differences(), dict[int, float]()
-    for layer in padded:
+    words, differences, on_padding = slice(left, left + len(trace.key_tokens)), _Differences(), dict[Sublayer, float]()
+    for layer in source.padded_layers(text, left, PADDING - left):
         place = layer.layer, layer.kind
         largest = float(np.delete(layer.weights[:, words], np.r_[words], axis=-1).max())
-        on_padding |= {} if largest <= _LITTLE else {layer.layer: largest}  # NaN too
-        differences[place] = _differences(_arrays(layer, words, words), _arrays(alone[place]))
+        on_padding |= {} if largest <= _LITTLE else {place: largest}  # NaN too
+        if place in alone:
+            differences[place] = _differences(_arrays(layer, words, words), _arrays(alone[place]))
     return _judged(result, differences)._replace(on_padding=on_padding)
 
 
 def _in_steps(result: Invariance, source: OpenModel, text: str, trace: Trace) -> RunComparison:
     """Compare the parts of a text, each run with the cache of those before, with the text as a whole."""
-    if (parts := source.in_steps(text)) is None:
-        raise NotExposedError("its graph reads no cache")
     alone = {(layer.layer, layer.kind): layer for layer in trace.layers}
     start, rounding, differences = 0, _Differences(), _Differences()
-    for layers in parts:
+    for layers in source.in_steps(text):
         end = start + layers[0].num_queries
         for layer in layers:
             place, queries, keys = (layer.layer, layer.kind), slice(start, end), slice(end)
@@ -194,35 +185,38 @@ def _judged(result: Invariance, differences: _Differences, rounding: _Difference
         return differences[place][name] / max(result.floor or 0.0, _TIMES * measured)
 
     apart = [place for place in sorted(differences) if max(excess(place, "mask"), excess(place, "output")) > 1]
-    array = next((name for name in ARRAYS if apart and excess(apart[0], name) > 1), "")
+    array = next((name for name in _ARRAYS if apart and excess(apart[0], name) > 1), "")
     changes = {place: sizes["output"] for place, sizes in differences.items()}
     largest = max(changes, key=lambda place: changes[place])
-    first, layers = apart[0] if apart else None, tuple(layer for layer, _ in apart)
+    first = apart[0] if apart else None
     measured = replace(result, change=changes[largest], layer=largest, first=first, changes=changes)
-    return RunComparison(measured, layers, array)
+    return RunComparison(measured, array)
 
 
-def _on_padding(compared: Sequence[RunComparison]) -> Iterator[Finding]:
-    """Yield a finding for each layer that attends to padding."""
-    for layer in sorted({layer for one in compared for layer in one.on_padding}):
-        of_layer = {one.side: one.on_padding[layer] for one in compared if layer in one.on_padding}
-        weight = f"with a weight of up to {np.max([*of_layer.values()]):.2g}"
-        message = f"a token attends to padding on the {' and the '.join(of_layer)}, {weight}"
-        yield Finding("pad", "error", message, layer=layer, kind="self", advice="mask the keys of padding")
+def findings_of(compared: Sequence[RunComparison], weights: str | None) -> Iterator[Finding]:
+    """Yield the layers that attend to padding, and what differs."""
+    for place in sorted({place for one in compared for place in one.on_padding}):
+        attending = [one for one in compared if place in one.on_padding]
+        sides = " and the ".join(one.invariance.ways.rpartition(" ")[2] for one in attending)
+        weight = f"a token gives it a weight of up to {np.max([one.on_padding[place] for one in attending]):.2g}"
+        message = f"the mask of padding is missing on the {sides}; {weight}"
+        yield Finding("pad", "error", message, layer=place[0], kind=place[1], advice="mask the keys of padding")
+    for one in compared:
+        yield from _findings(one, weights)
 
 
 def _findings(comparison: RunComparison, weights: str | None) -> Iterator[Finding]:
-    """Yield what differs; of quantized weights the numbers of a token depend on all that runs with it."""
+    """Yield what differs; with quantized weights padding changes a token, as the steps are those of all tokens."""
     one = comparison.invariance
-    if one.has_failed:
+    if one.is_skipped:
         yield Finding(one.name, "note", f"{one.ways}: {one.reason}")
     if one.first is not None and not comparison.on_padding:
         layer, kind = one.first
         message = f"{one.ways}: weights·V change by {one.change:.2g} of their length, from layer {layer} on"
         if is_cache := one.name == "cache":
-            message += f"; the {ARRAYS[comparison.array]} differ there first"
-        is_rounding = weights is not None and not is_cache
-        severity: Severity = "note" if one.name == "padding-side" or is_rounding else "error"
+            message += f"; the {_ARRAYS[comparison.array]} differ there first"
+        is_small = weights is not None and not is_cache and (one.change or 0) <= _MOST_ROUNDED
+        severity: Severity = "note" if one.name == "padding-side" or is_small else "error"
         advice = _ADVICE[comparison.array if is_cache else one.name]
-        advice = f"with weights of {weights} a token is rounded as its whole batch is" if is_rounding else advice
+        advice = f"weights of {weights} may round so, as padding changes their steps" if is_small else advice
         yield Finding(one.name, severity, message, layer=layer, kind=kind, advice=advice)

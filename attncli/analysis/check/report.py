@@ -27,6 +27,11 @@ class Invariance:
     has_failed: bool = False  # whether the model did not run in this way
     changes: Mapping[tuple[int, str], float] = field(default_factory=dict)  # the largest of each layer
 
+    @property
+    def is_skipped(self) -> bool:
+        """Whether a graph did not run so, and should; many read no cache."""
+        return self.reason is not None and (self.has_failed or self.name != "cache")
+
 
 @dataclass(frozen=True)
 class Report(Displayed):

@@ -52,8 +52,8 @@ class OnnxModel(OpenModel):
         names = (name for name in ("num_hidden_layers", "n_layer", "num_layers") if name in config)
         expected = config.get(next(names, ""), count)
         other = f"the graph has attention in {count} layers, and config.json has {expected}; they are counted in order"
-        form = next((runner.weight_form for runner in self._runners if runner.weight_form), None)
-        details = {"engine": "onnx"} | ({"weights": form} if form else {})
+        forms = [runner.weight_form for runner in self._runners if runner.weight_form]
+        details = {"engine": "onnx"} | ({"weights": forms[0]} if forms else {})
         source = Provenance("pretrained", self.name, config.get("model_type"), layers=count, details=details)
         self._source = source._replace(notes=(other,) * (expected != count))
 
@@ -74,23 +74,28 @@ class OnnxModel(OpenModel):
             raise UsageError(f"--kind {self._kind} needs --target, the text of the decoder")
         return self.encoder.encode(text, pair, target)
 
-    def padded_layers(self, text: str, left: int, right: int) -> Sequence[LayerTrace] | None:
+    def padded_layers(self, text: str, left: int, right: int) -> Sequence[LayerTrace]:
         """Return the layers of a text with tokens of padding; see `OpenModel.padded_layers`."""
         if MASK not in self._runners[0].inputs:
-            return None
+            raise NotExposedError("it reads no attention_mask")
         if left and any("lengths" in item.tensors for item in self._runners[0].sublayers):
             raise NotExposedError("GroupQueryAttention counts the keys before padding; pad on the right")
         around = padded_inputs(self._encode(text, None, None).inputs[IDS], self.encoder.padding_id, left, right)
-        return self._runners[0].run(around, self._heads)[0]
+        encoder, *decoders = self._runners
+        layers, states = encoder.run(around, self._heads, [encoder.states] * len(decoders))
+        for decoder in decoders:  # any text shows whether it attends to padding of the encoder's
+            layers += [one for one in decoder.run(around | {HIDDEN: states[0]}, self._heads)[0] if one.kind == "cross"]
+        return layers
 
-    def in_steps(self, text: str) -> Iterator[Sequence[LayerTrace]] | None:
+    def in_steps(self, text: str) -> Iterator[Sequence[LayerTrace]]:
         """Yield the layers of a text's parts: half of it, then the last two tokens; see `OpenModel.in_steps`."""
         first = runner = self._runners[0]
         if with_past := None if self.is_encoder_decoder else cached_graph(self._graph, first.inputs):
             runner = GraphRunner(with_past, None, self._shown, is_cached=True)
             runner.open(self._layers, self._kind)
-        if self.is_encoder_decoder or not runner.cache:
-            return None
+        if not runner.cache:
+            runs = "attn runs no cache of an encoder-decoder" if self.is_encoder_decoder else "its graph reads no cache"
+            raise NotExposedError(runs)
         ids = self._encode(text, None, None).inputs[IDS]
         ends = {max(len(ids) // 2, 1), max(len(ids) - 2, 1), max(len(ids) - 1, 1), len(ids)}
         return runner.in_steps(ids, sorted(ends), self._heads, first)

@@ -21,7 +21,7 @@ class Graph:
     """The graph of an ONNX file; of a merged decoder one of the two. See `read_graph` for the errors."""
 
     def __init__(self, path: Path, is_cached: bool) -> None:
-        self._model, self._data = read_graph(path, is_cached)
+        self._model, self._data, self.folder = read_graph(path, is_cached)
         self._is_changed = False
         self.nodes: Iterable[NodeProto] = self._model.graph.node
         self.inputs, self.outputs = inputs_of(self._model), [value.name for value in self._model.graph.output]

@@ -27,7 +27,7 @@ class GraphRunner:
     """A graph whose attention is among its outputs; see `Graph` for the errors."""
 
     def __init__(self, path: Path, kind: str | None, shown: str, is_cached: bool = False) -> None:
-        self._shown, self._folder, self.dtype = shown, str(path.parent), "float32"  # that of its attention
+        self._shown, self.dtype = shown, "float32"  # that of its attention
         self._graph: Graph | None = (graph := translated(LoadError, f"{shown} is damaged", Graph, path, is_cached))
         self.inputs, self.states = graph.inputs, graph.outputs[0]  # the first one of an encoder
         self.cache, self.weight_form = graph.cache, graph.weight_form
@@ -44,11 +44,11 @@ class GraphRunner:
         assert self._graph is not None
         self._outputs = sorted({name for item in self._chosen for name in item.tensors.values()})
         data = self._graph.with_outputs(self._outputs, [node for item in self._chosen for node in item.nodes])
-        self._graph = None  # it leaves the memory
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # its errors are raised
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # the nodes as they are
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", self._folder)
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", self._graph.folder)
+        self._graph = None  # it leaves the memory
         return onnxruntime.InferenceSession(data, options, ["CPUExecutionProvider"], enable_fallback=0)
 
     def run(
@@ -79,8 +79,7 @@ class GraphRunner:
 
 def _sublayers(graph: Graph, kind: str | None) -> list[GraphAttention]:
     """Return all attention of a graph, in order; what their keys depend on shows the kinds of a decoder."""
-    sublayers: list[GraphAttention] = []
-    counts: Counter[str] = Counter()
+    sublayers, counts = list[GraphAttention](), Counter[str]()
     for node in graph.nodes:
         if attention := (fused_attention(graph, node) or written_attention(graph, node)):
             of_decoder = "decoder" if IDS in graph.origins.get(attention.tensors.get("key", ""), {IDS}) else "cross"

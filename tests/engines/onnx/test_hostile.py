@@ -120,7 +120,7 @@ DAMAGED: dict[str, tuple[Callable[[], ModelProto | bytes], type[AttnError], str]
     "fan": (fanned, NotExposedError, "has no attention that attn reads"),
     "negative input": (lambda: with_input((1, -3)), NotExposedError, "reads a past_x of a fixed size"),
     "huge input": (lambda: with_input((2**40, 4)), NotExposedError, "reads a past_x of a fixed size"),
-    "no sizes": (lambda: with_input(None), NotExposedError, "reads a past_x of a fixed size"),
+    "no sizes": (lambda: with_input(None), NotExposedError, "reads a past_x of no stated size"),
     "type": (lambda: with_input((1, 0), 77), LoadError, "the input past_x has a type that ONNX does not know"),
     "none": (
         lambda: helper.make_model(helper.make_graph([HUGE], "g", [], [INT])),
