@@ -3,46 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
 
 from attncli.analysis.heads import HeadReport
-from attncli.analysis.metrics import WEIGHTS, by_name
+from attncli.analysis.metrics import WEIGHTS
 from attncli.analysis.training import CHANGE, HeadHistory
 from attncli.errors import UsageError
 from attncli.text import visible
-from attncli.trace.trace import Provenance
 
-LEAST = 0.05  # of a weight that is gained or lost
-_NUMBER = re.compile(r"(?<!\d)\d{1,15}$")
+LEAST = 0.05  # that a weight changes by
+_NUMBER = re.compile(r"(?<!\d)(\d{1,15})(\.[a-z]+)?$")
 
 
 def steps_of(models: Sequence[str]) -> tuple[dict[int, str], bool]:
-    """Return checkpoints by the numbers at the end of their names, else by their places from 1; and which of both."""
-    numbers = [_NUMBER.search(PurePath(model).name) for model in models]
-    stems = {PurePath(model).name[: number.start()] for model, number in zip(models, numbers, strict=True) if number}
-    steps = {int(number[0]): model for model, number in zip(models, numbers, strict=True) if number}
-    is_numbered = len(steps) == len(models) and len(stems) == 1
-    return dict(sorted(steps.items()) if is_numbered else enumerate(models, start=1)), is_numbered
+    """Return checkpoints in the order of the numbers at the end of their names, without any last, by step.
+
+    A step is that number, or the place from 1 unless all have a number of their own; and which of both.
+    """
+    found = [_NUMBER.search(PurePath(model).name) for model in models]
+    numbers = [inf if number is None else int(number[1]) for number in found]
+    ordered = sorted(zip(numbers, models, strict=True), key=lambda pair: pair[0])
+    is_numbered = inf not in numbers and len({*numbers}) == len(models)
+    steps = (int(number) if is_numbered else place for place, (number, _) in enumerate(ordered, start=1))
+    return {step: model for step, (_, model) in zip(steps, ordered, strict=True)}, is_numbered
 
 
 class HeadDrift(NamedTuple):
-    """A head at the first and at the last checkpoint."""
+    """A head whose strongest label or weights changed from the first to the last checkpoint."""
 
     name: str
-    first: str  # its strongest label
-    last: str
+    labels: tuple[str, str]
     since: int  # the step from which on it has its last label
-    gained: tuple[str, float]  # the label that goes by the weight that grew most, and by how much
-    lost: tuple[str, float]
-
-    @property
-    def size(self) -> float:
-        """The larger change of a weight."""
-        return max(self.gained[1], -self.lost[1])
+    changes: list[tuple[float, str]]  # of its weights by the labels that go by them, the largest first
 
 
 class CheckpointHistory(HeadHistory):
@@ -52,11 +49,6 @@ class CheckpointHistory(HeadHistory):
         super().__init__(())
         self.checkpoints: dict[int, tuple[str, HeadReport]] = {}  # by step
 
-    @property
-    def source(self) -> Provenance:
-        """The source of the first checkpoint."""
-        return next(iter(self.checkpoints.values()))[1].source
-
     def add(self, step: int, checkpoint: str, report: HeadReport, change: Sequence[float | None] = ()) -> None:
         """Add a checkpoint; `change` is how far each head is from that of the first one, in bits.
 
@@ -64,42 +56,32 @@ class CheckpointHistory(HeadHistory):
             UsageError: its heads are others than those of the first one, or of several kinds of attention.
         """
         names = [f"L{head.layer}H{head.head}" for head in report.heads]
-        if len({head.kind for head in report.heads}) > 1:
+        if len({*names}) < len(names):
             raise UsageError(f"{visible(checkpoint)} has several kinds of attention; choose one with --kind")
         if not self.checkpoints:
             self.columns, self.names = (*[CHANGE] * bool(change), *report.names), names
-        elif names != self.names:
-            (first, _), *_ = self.checkpoints.values()
-            sizes = (
-                f"{len(self.names)} heads to {self.names[-1]}, and {visible(checkpoint)} {len(names)} to {names[-1]}"
-            )
-            raise UsageError(f"{visible(first)} has {sizes}; give checkpoints of one run, whose heads are the same")
-        rows = [[head.metrics[name] for name in report.names] for head in report.heads]
-        columns = [*[change] * bool(change), *np.array(rows, np.float32).T]
-        self.steps[step], self.checkpoints[step] = np.array(columns, np.float32), (checkpoint, report)
-
-    def change(self, step: int) -> dict[str, list[float | None]]:
-        """Return the column of changes at a step by its name, or nothing."""
-        return {
-            name: [*by_name(self.names, self.steps[step][0]).values()] for name in self.columns[:1] if name == CHANGE
-        }
+            self.source = report.source
+        if names != self.names:
+            heads = f"heads up to {self.names[-1]}, and {visible(checkpoint)} up to {names[-1]}"
+            raise UsageError(f"the first checkpoint has {heads}; give checkpoints of one run")
+        columns = [[head.metrics[name] for head in report.heads] for name in report.names]
+        self.steps[step] = np.array([change, *columns] if change else columns, np.float32)
+        self.checkpoints[step] = checkpoint, report
 
     def drifts(self) -> list[HeadDrift]:
         """Return the heads whose label or weights changed, the largest change of a weight first."""
-        reports, drifts = {step: report for step, (_, report) in self.checkpoints.items()}, []
-        for index, name in enumerate(self.names):
-            heads = {step: report.heads[index] for step, report in reports.items()}
-            first, *_, last = heads.values()
-            others = [number for number, head in enumerate(heads.values()) if head.label != last.label]
-            since = [*heads][others[-1] + 1 if others else 0]
-            (lost, loser), *_, (gained, gainer) = sorted(_moves(first.metrics, last.metrics))
-            drift = HeadDrift(name, first.label, last.label, since, (gainer, gained), (loser, lost))
-            drifts += [drift] * (first.label != last.label or drift.size >= LEAST)
-        return sorted(drifts, key=lambda drift: -drift.size)
+        drifts = list[HeadDrift]()
+        for name, *heads in zip(self.names, *(report.heads for _, report in self.checkpoints.values()), strict=True):
+            first, last = heads[0], heads[-1]
+            others = [at for at, head in enumerate(heads) if head.label != last.label]
+            since = [*self.steps][others[-1] + 1 if others else 0]
+            changes = sorted(_changes(first.metrics, last.metrics), key=lambda change: -abs(change[0]))
+            if first.label != last.label or abs(changes[0][0]) >= LEAST:
+                drifts.append(HeadDrift(name, (first.label, last.label), since, changes))
+        return sorted(drifts, key=lambda drift: -abs(drift.changes[0][0]))
 
 
-def _moves(first: Mapping[str, float | None], last: Mapping[str, float | None]) -> Iterator[tuple[float, str]]:
-    """Yield how far each weight of a head moved, and the label that goes by it; 0 where it is not defined in both."""
-    for label, metric in WEIGHTS.items():
-        before, after = first.get(metric), last.get(metric)
-        yield (0.0 if before is None or after is None else after - before), label
+def _changes(first: Mapping[str, float | None], last: Mapping[str, float | None]) -> list[tuple[float, str]]:
+    """Return how much each weight of a head changed, with its label; 0 where it is not defined in both."""
+    both = [(first.get(metric), last.get(metric), label) for label, metric in WEIGHTS.items()]
+    return [(0.0 if before is None or after is None else after - before, label) for before, after, label in both]

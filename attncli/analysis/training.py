@@ -14,10 +14,11 @@ from attncli.recording.call import COLUMNS, NAMES, LayerMetrics
 from attncli.text import as_ranges, names_in, visible
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Float, Int
 
 _MOST_STEPS = 512  # that are held for the picture; of more, every other one is left out
 _RULE = re.compile(r"\s*(\w+)\s*([<>])\s*(-?\d*\.?\d+)\s*")
+_KEYS = 1.5  # that a query may attend to in the mean, for a warning by default
 CHANGE = "change"  # the column of how far heads are from those of the first checkpoint
 _SHARES = {CHANGE, *WEIGHTS.values()}  # columns of which 1 is the most
 _SIGNS = {">": "above", "<": "below"}
@@ -32,17 +33,14 @@ class WarningRule(NamedTuple):
     start: float | None = None  # within which heads must have been in some step, or a warning would be no news
     meaning: str = ""
 
-    def is_beyond(self, columns: Float[np.ndarray, "C H"], bound: float) -> Bool[np.ndarray, " H"]:
-        """Return which heads are beyond a bound; those that no row counts of have NaN, and are not."""
+    def excess(self, columns: Float[np.ndarray, "C H"], bound: float) -> Float[np.ndarray, " H"]:
+        """Return how far heads are beyond a bound, negative within it; NaN where the metric is not defined."""
         values = columns[COLUMNS.index(self.metric)]
-        if self.sign == "is":
-            return np.isnan(values) & ~np.isnan(columns[COLUMNS.index("keys")])
-        return values > bound if self.sign == ">" else values < bound
-
-    def is_within(self, columns: Float[np.ndarray, "C H"]) -> Bool[np.ndarray, " H"]:
-        """Return which heads may be warned of from now on."""
-        values = columns[COLUMNS.index(self.metric)]
-        return values <= self.start if self.sign == ">" else values >= self.start
+        if self.sign == "is":  # heads that no row counts of have NaN, too
+            return (np.isnan(values) & ~np.isnan(columns[COLUMNS.index("keys")])).astype(float)
+        if self.start is not None:  # a query with one key has no choice
+            values = np.where(columns[COLUMNS.index("keys")] > _KEYS, values, np.nan)
+        return values - bound if self.sign == ">" else bound - values
 
 
 # Silent about runs that go well.
@@ -53,7 +51,7 @@ DEFAULT_RULES = (
     WarningRule("uniformity", ">", 0.95, 0.7, "went silent, with about the same weight on all keys"),
     WarningRule("similarity", ">", 0.99, 0.9, "a copy of another head of the layer"),
 )
-_NOT_A_NUMBER = WarningRule("entropy", "is", np.nan, None, "some of its weights are not numbers")  # always a warning
+_NOT_A_NUMBER = WarningRule("entropy", "is", 0, None, "some of its weights are not numbers")  # always a warning
 
 
 def parse_rules(text: str) -> tuple[WarningRule, ...]:
@@ -130,11 +128,10 @@ class TrainingHistory(HeadHistory):
         found = []
         for rule in self._rules:
             for number, layer in current.items():
-                start = np.full(layer.values.shape[1], int(rule.start is None))
-                states = self._states.setdefault((rule, number), start)
-                if rule.start is not None:
-                    np.maximum(states, rule.is_within(layer.values), out=states)
-                heads = np.flatnonzero((states == 1) & rule.is_beyond(layer.values, rule.limit)).tolist()
+                states = self._states.setdefault((rule, number), np.zeros(layer.values.shape[1], int))
+                within = rule.start is None or rule.excess(layer.values, rule.start) <= 0
+                np.maximum(states, within, out=states)
+                heads = np.flatnonzero((states == 1) & (rule.excess(layer.values, rule.limit) > 0)).tolist()
                 states[heads] = 2
                 found += [HeadWarning(step, rule, layer, heads)] if heads else []
         self.warnings += found

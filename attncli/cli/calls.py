@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,6 @@ from attncli.cli import options
 from attncli.cli.environment import Environment, print_error
 from attncli.errors import AttnError, ExitCode, InputError, LoadError, UsageError, require
 from attncli.recording.notes import described
-from attncli.recording.run_script import Program, run_program
 from attncli.text import plural, visible
 
 if TYPE_CHECKING:
@@ -42,14 +42,10 @@ class CallRun:
         self._expects, self._no_fail, self._again, self._shown_folder = bool(expect), no_fail, again, save
         self._calls = Calls(expect or None, place, is_kept=save is not None)
         self._folder = None if save is None else _trace_folder(save)
+        self._calls.start()
+        self.notes, self.watching = self._calls.notes, partial(watching_all, self._calls)
 
-    def run(self, program: Program, arguments: Sequence[str], steps: int | None) -> int:
-        """Run the program, and return the exit code to end with."""
-        calls = self._calls
-        calls.start()
-        return run_program(program, arguments, lambda: watching_all(calls), self._report, calls.notes, steps)
-
-    def _report(self) -> int:
+    def report(self) -> int:
         """Show the calls, and return the exit code that they ask for."""
         code = _guarded(self._show, ExitCode.FINDINGS if self._expects else ExitCode.OK)
         return ExitCode.OK if code == ExitCode.FINDINGS and self._no_fail else code
@@ -116,17 +112,15 @@ class ProofRun:
     ) -> None:
         self._stderr, self._form, self._output, self._no_fail = stderr, _form_of(output), _absolute(output), no_fail
         self._prover = Prover(claim, lengths)
+        self.notes, self.watching = self._prover.notes, self._prover.watching
         if self._form == "tsv":
             raise UsageError("--prove writes a table or JSON; give --format json")
 
-    def run(self, program: Program, arguments: Sequence[str], steps: int | None) -> int:
-        """Run the program, and return the exit code to end with."""
-        prover = self._prover
-        report = lambda: _guarded(self._show, ExitCode.OK)  # noqa: E731
-        return run_program(program, arguments, prover.watching, report, prover.notes, steps)
+    def report(self) -> int:
+        """Show what was proved, and return the exit code that it asks for."""
+        return _guarded(self._show, ExitCode.OK)
 
     def _show(self) -> int:
-        """Show what was proved, and return the exit code that it asks for."""
         prover, stderr = self._prover, self._stderr
         for note in prover.notes:
             stderr.note(note)

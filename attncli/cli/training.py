@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
+from tempfile import TemporaryFile
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -17,9 +19,9 @@ from attncli.errors import ExitCode, InputError, UsageError
 from attncli.formats import DATASETS, DRAWN
 from attncli.formats.rows import TrainingTable
 from attncli.recording.notes import Notes
-from attncli.recording.run_script import Program, rank_of_process, run_program
+from attncli.recording.run_script import rank_of_process
 from attncli.render.training import training_parts
-from attncli.text import plural
+from attncli.text import plural, visible
 
 if TYPE_CHECKING:
     from attncli.recording.call import LayerMetrics
@@ -31,9 +33,11 @@ _PAUSE = 0.5  # seconds between two titles of the terminal
 class TrainingRun:
     """A program whose heads are measured in each N-th step of its training."""
 
-    def __init__(self, stderr: Environment, output: options.StderrOutput, every: int, warn: str | None) -> None:
-        self._history, self._notes = TrainingHistory(DEFAULT_RULES if warn is None else parse_rules(warn)), Notes()
-        self._stderr, self._output, self._every = stderr, output, every
+    def __init__(
+        self, stderr: Environment, output: options.StderrOutput, every: int, warn: str | None, fails: bool
+    ) -> None:
+        self._history, self.notes = TrainingHistory(DEFAULT_RULES if warn is None else parse_rules(warn)), Notes()
+        self._stderr, self._output, self._every, self._fails = stderr, output, every, fails
         self._form = output.chosen(takes_folder=True)
         self._table: TrainingTable | None = None
         self._meter: StepMeter | None = None
@@ -41,38 +45,35 @@ class TrainingRun:
         self._titled = 0.0  # when the terminal got its title
         if self._form not in {*DATASETS, *DRAWN} or (self._form in DATASETS and output.file is None):
             raise UsageError(f"--every writes {', '.join(DATASETS)} or a picture to a file; give -o stats.jsonl")
-        self._file, self._is_folder = output.file and output.file.absolute(), output.folder is not None
-        self._ranks = rank_of_process()
-        self._open()
+        self._file = output.file and output.file.absolute()  # wherever the program goes
+        self._of_rank = ""  # which rank of a distributed program this is
+        if self._file is not None:
+            _check_writable(self._file if output.folder is not None else self._file.parent)
 
     def _open(self) -> None:
-        """Name the file of this process, by its rank where there are several, and begin its table."""
-        rank, ranks = self._ranks or (0, 1)
+        """Begin the file of this process, which is named by its rank where there are several."""
+        rank, ranks = rank_of_process() or (0, 1)
         self._of_rank = f"rank {rank} of {ranks}: " if ranks > 1 else ""
-        if self._file is None:
+        if (file := self._file) is None:
             return
-        file = self._file.with_suffix(f".rank{rank}{self._file.suffix}") if ranks > 1 else self._file
-        file = self._file / f"rank-{rank}.{self._form}" if self._is_folder else file
-        self._picture = self._output.changed(output=str(file))
+        if self._output.folder is not None:
+            file = file / f"rank-{rank}.{self._form}"
+        elif ranks > 1:
+            file = file.with_suffix(f".rank{rank}{file.suffix}")
+        self._file = file
         self._table = TrainingTable(file, self._form, rank) if self._form in DATASETS else None
 
-    def run(self, program: Program, arguments: Sequence[str], steps: int | None, fails: bool) -> int:
-        """Run the program, and return the exit code to end with; `fails` makes one of a warning."""
-        return run_program(program, arguments, self._watching, lambda: self._report(fails), self._notes, steps)
-
-    def _watching(self) -> AbstractContextManager[None]:
+    def watching(self) -> AbstractContextManager[None]:
+        """Measure the attention that runs inside."""
         from attncli.recording.training import StepMeter  # when the program has imported torch
 
-        self._meter = StepMeter(self._every, self._add, self._notes)
+        self._meter = StepMeter(self._every, self._add, self.notes)
         return self._meter.watching()
 
     def _add(self, step: int, layers: list[LayerMetrics]) -> None:
         lines = [f"warning: {warning}" for warning in self._history.add(step, layers)]
         try:
-            if (ranks := rank_of_process()) != self._ranks and self._history.measured == 1:  # known by now
-                if self._table is not None:
-                    self._table.remove()
-                self._ranks = ranks
+            if self._history.measured == 1:  # by now a distributed program knows its rank
                 self._open()
             if self._table is not None and not self._is_lost:
                 self._table.add(step, layers)
@@ -91,30 +92,35 @@ class TrainingRun:
         for line in lines:
             self._stderr.note(f"{self._of_rank}{line}")
 
-    def _close(self) -> list[str]:
-        """Finish the table; return a note if it cannot be written."""
+    def report(self) -> int:
+        """Finish the table, and show the picture; return the exit code that the warnings ask for."""
+        history, meter, notes = self._history, self._meter, [*self.notes]
+        if meter is None or not history.measured:
+            why = ": an optimizer is there, and made no step" if meter is not None and meter.is_waiting else ""
+            self._note([*notes, f"no attention was measured in a step of training{why}"])
+            return ExitCode.FINDINGS if self._fails else ExitCode.OK
         try:
             if self._table is not None:
                 self._table.close()
         except (InputError, OSError) as error:
-            self._is_lost = True
-            return [f"{error}; the rows are in {self._table and self._table.growing}"]
-        return []
+            self._is_lost, notes = True, [*notes, f"{error}; the rows are in {self._table and self._table.growing}"]
+        self._note(notes)
+        of = f"{self._of_rank}{history.measured:,} of {plural(meter.steps, meter.unit)} measured"
+        parts = of, plural(len(history.sizes), "layer"), plural(len(history.names), "head"), meter.sampling
+        headline = " · ".join(filter(None, parts))
+        files = [str(self._file)] if self._form in DRAWN and self._file is not None else []
+        for output in [self._output.changed(output=file) for file in (*files, None)]:
+            with output.view(self._stderr, "table" if output.file is None else self._form, "run") as canvas:
+                palette = canvas.palette("viridis")
+                canvas.show(training_parts(history, headline, palette, canvas.width, canvas.height))
+        is_wrong = bool(history.warnings) or self._is_lost or self.notes.fault is not None
+        return ExitCode.FINDINGS if is_wrong and self._fails else ExitCode.OK
 
-    def _report(self, fails: bool) -> int:
-        """Finish the table, and show the picture; return the exit code that the warnings ask for."""
-        history, meter, output = self._history, self._meter, self._output
-        why = ": an optimizer is there, and made no step" if meter is not None and meter.is_waiting else ""
-        missing = [] if history.measured else [f"no attention was measured in a step of training{why}"]
-        self._note([*self._notes, *missing, *(self._close() if history.measured else [])])
-        if meter is not None and history.measured:
-            parts = plural(len(history.sizes), "layer"), plural(len(history.names), "head"), meter.sampling
-            of = f"{self._of_rank}{history.measured:,} of {plural(meter.steps, meter.unit)} measured"
-            headline = " · ".join(filter(None, (of, *parts)))
-            files = [self._picture] if self._form in DRAWN and self._file is not None else []
-            for one in [*files, output.changed(output=None)]:
-                with one.view(self._stderr, "table" if one.file is None else self._form, "run") as canvas:
-                    palette = canvas.palette("viridis")
-                    canvas.show(training_parts(history, headline, palette, canvas.width, canvas.height))
-        is_wrong = bool(history.warnings or missing or self._is_lost) or self._notes.fault is not None
-        return ExitCode.FINDINGS if is_wrong and fails else ExitCode.OK
+
+def _check_writable(folder: Path) -> None:
+    """Make a folder, and check that files can be made in it; raise InputError where they cannot."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise InputError(f"cannot write {visible(str(folder))}: {error.strerror or error}") from None

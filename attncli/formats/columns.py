@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.analysis import OF_ANY_TEXT, OF_PICTURES, names_for
+from attncli.analysis.training import CHANGE
 from attncli.errors import Metadata
 from attncli.recording.call import COLUMNS
 from attncli.trace.tokenization import Choice, Tokenization
@@ -236,12 +237,11 @@ def head_table(report: HeadReport) -> Table:
 
 def checkpoint_table(history: CheckpointHistory) -> Table:
     """Return a row for each head of each checkpoint: its step, its name, and what `head_table` has."""
+    change = [CHANGE] if CHANGE in history.columns else []
     tables = {step: head_table(report) for step, (_, report) in history.checkpoints.items()}
-    (step, table), *_ = tables.items()
-    types = {"step": "int64", "checkpoint": "string", **dict.fromkeys(history.change(step), "float32"), **table.types}
-    return Table(types, (
-        {"step": step, "checkpoint": history.checkpoints[step][0]}
-        | {name: objects(values) for name, values in history.change(step).items()}
+    (table, *_), of_step = tables.values(), {"step": "int64", "checkpoint": "string"}
+    return Table({**of_step, **dict.fromkeys(change, "float32"), **table.types}, (
+        {"step": step, "checkpoint": history.checkpoints[step][0], **dict.fromkeys(change, history.steps[step][0])}
         | block
         for step, table in tables.items()
         for block in table.blocks

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from attncli.analysis.check.report import Invariance, Report
     from attncli.analysis.composition import Composition
     from attncli.analysis.diff import CellDifference, Difference
-    from attncli.analysis.drift import CheckpointHistory
     from attncli.analysis.heads import HeadReport, HeadSummary
     from attncli.analysis.pairs import PairReport
     from attncli.analysis.prove import ModelProof
@@ -307,27 +306,13 @@ def _call(track: ModuleCalls) -> dict[str, Any]:
 
 def write_heads(report: HeadReport, precision: int | None) -> str:
     """Return the document; over several sentences every metric is a mean, with its deviation and count."""
-    return dumps({"schema": "attncli.heads/1", **_heads(report, precision)}) + "\n"
-
-
-def write_checkpoints(history: CheckpointHistory, precision: int | None) -> str:
-    """Return the document of heads over checkpoints, each with its step."""
-    checkpoints = []
-    for step, (name, report) in history.checkpoints.items():
-        document = {"step": step, "checkpoint": name, **_heads(report, precision)}
-        for column, values in history.change(step).items():
-            for head, value in zip(document["heads"], values, strict=True):
-                head[column] = plain(value, precision)
-        checkpoints.append(document)
-    return dumps({"schema": "attncli.checkpoints/1", "checkpoints": checkpoints}) + "\n"
-
-
-def _heads(report: HeadReport, precision: int | None) -> dict[str, Any]:
-    return {
+    document = {
+        "schema": "attncli.heads/1",
         "source": report.source.as_dict(),
         "sentences": report.sentences,
         "heads": [plain(_summary(report, head), precision) for head in report.heads],
     }
+    return dumps(document) + "\n"
 
 
 def _summary(report: HeadReport, head: HeadSummary) -> dict[str, Any]:

@@ -129,7 +129,7 @@ class TrainingTable:
         self._path, self._form, self._rank = path, form, rank
         self.growing = path.with_name(f"{path.name}.jsonl") if form == "parquet" else path
         self._size = 0  # of the whole steps
-        self._write([TRAINING] if form in _COMMAS else [], "wb")
+        self._write([header(TRAINING, form)] if form in _COMMAS else [])
         if form == "parquet":  # of an earlier run
             path.unlink(missing_ok=True)
 
@@ -139,32 +139,27 @@ class TrainingTable:
         Raises:
             InputError: they cannot be written; the file ends with the step before.
         """
-        rows = []
+        lines = []
         for layer in layers:
             for head, values in enumerate(layer.values.T):
                 *numbers, twin = (None if value != value else float(str(value)) for value in values)  # shortest digits
                 named = step, layer.place, layer.module, layer.layer, head
-                rows.append((*named, *numbers, twin if twin is None else int(twin), self._rank))
-        self._write(rows, "ab")
+                row = *named, *numbers, twin if twin is None else int(twin), self._rank
+                if self._form in _COMMAS:
+                    lines.append(_COMMAS[self._form].join(_field(each, self._form, None) for each in row) + "\n")
+                else:
+                    lines.append(orjson.dumps(dict(zip(TRAINING, row, strict=True))).decode() + "\n")
+        self._write(lines)
 
-    def _write(self, rows: Iterable[Iterable[object]], mode: str) -> None:
-        text = io.StringIO()
-        if self._form in _COMMAS:
-            csv.writer(text, delimiter=_COMMAS[self._form], lineterminator="\n").writerows(rows)
-        lines = (orjson.dumps(dict(zip(TRAINING, row, strict=True))) + b"\n" for row in rows)
+    def _write(self, lines: Iterable[str]) -> None:
         try:
-            self.growing.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.growing, mode) as file:
-                file.write(text.getvalue().encode() or b"".join(lines))
+            with open(self.growing, "a" if self._size else "w", encoding="utf-8") as file:
+                file.writelines(lines)
             self._size = self.growing.stat().st_size
         except OSError as error:
             with suppress(OSError):
                 os.truncate(self.growing, self._size)
             raise InputError(f"cannot write {visible(str(self.growing))}: {error.strerror or error}") from None
-
-    def remove(self) -> None:
-        """Remove the file, which has no row."""
-        self.growing.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Finish a file that has rows: those that were to be Parquet become it."""

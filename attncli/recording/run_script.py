@@ -29,7 +29,7 @@ from attncli.recording.notes import Notes
 from attncli.signals import handle_signals, restore_signals
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_PYTHON = re.compile(r"\b(python|pypy)[0-9.]*\b(?!.*torch\._inductor)|torchrun|accelerate|deepspeed")
+_PYTHON = re.compile(r"\b(python|pypy)[0-9.]*\b|torchrun|accelerate|deepspeed")
 _COMMANDS = {"subprocess.Popen": 1, "os.system": 0, "os.posix_spawn": 1}  # where among the arguments of the event it is
 
 
@@ -261,7 +261,7 @@ class _Children:
 
     def audit(self, event: str, args: tuple[Any, ...]) -> None:
         """See `sys.addaudithook`."""
-        if (place := _COMMANDS.get(event)) is not None:
+        if (place := _COMMANDS.get(event)) is not None and not is_called_by("torch._inductor"):
             words = [args[place]] if isinstance(args[place], str | bytes) else args[place]
             with suppress(TypeError):
                 self._commands.append(" ".join(map(os.fsdecode, words)))
@@ -272,6 +272,14 @@ class _Children:
         number += max(_process_number() - self._earlier - 1, 0)
         processes = "process was" if number == 1 else "processes were"
         return [f"{number} child {processes} not watched; run them under attn run"] if number else []
+
+
+def is_called_by(module: str) -> bool:
+    """Return whether a function of a module, or of one below it, is running."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not f"{frame.f_globals.get('__name__')}.".startswith(f"{module}."):
+        frame = frame.f_back
+    return frame is not None
 
 
 def rank_of_process() -> tuple[int, int] | None:

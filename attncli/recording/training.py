@@ -11,11 +11,11 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.recording.call import AttentionCall, CallSite, LayerMetrics
+from attncli.recording.call_site import is_of_library, line_of
 from attncli.recording.import_hook import when_imported
 from attncli.recording.notes import Notes
 from attncli.recording.watch import watching
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 
     _Scored = tuple[Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"]]
 
-_Layer = tuple[CallSite, int, int, int]  # its place, its module, its heads, and which call in a run of its module it is
+# Its module, or its place outside of modules; its heads; and which call in a run of its module it is.
+_Layer = tuple[int | CallSite, int, int | CallSite]
 _OPTIMIZER = "optimizer step"
 _COMPILED = (
     "the program calls torch.compile, and attention in compiled code is not seen: nothing is measured{since}; set "
@@ -57,10 +59,11 @@ class StepMeter:
         self.unit, self.steps = "", 0  # `optimizer step`, `backward` or `forward`, and how many have ended
         self.sampling = ""  # how many query positions are measured, if not all
         self._every, self._on_step, self._notes, self._process = every, on_step, notes, os.getpid()
-        self._layers: dict[_Layer, int] = {}
-        self._runs: Counter[tuple[CallSite, int]] = Counter()
+        self._layers: dict[_Layer, tuple[int, CallSite]] = {}  # with their numbers and places
+        self._runs: Counter[tuple[int | CallSite, int]] = Counter()
         self._sums: dict[_Layer, Tensor] = {}  # of the step
-        self._has_calls = self._has_trained = self._has_optimizer = False
+        self._has_calls = self._has_optimizer = False
+        self._level = 0  # of calls that are measured
         self._optimizers: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()  # how many steps each made
         self._forwards = 0  # before the first step
         self._watch, self._counting, self._is_on = ExitStack(), ExitStack(), False
@@ -76,16 +79,13 @@ class StepMeter:
         """Measure the attention that runs inside."""
         _, self._backends = _compiles(None, 0)  # of another program
         hook = register_optimizer_step_post_hook(lambda optimizer, *_: self._optimizer_stepped(optimizer))
-        self._counting.callback(hook.remove)
-        self._counting.enter_context(
-            when_imported("torch._inductor.compile_fx", lambda: self._leave_compiled(sys._getframe()))
-        )
-        try:
+        compiler = when_imported("torch._inductor.compile_fx", lambda: self._leave_compiled(sys._getframe()))
+        with self._counting:
+            self._counting.callback(hook.remove)
+            self._counting.enter_context(compiler)
+            self._counting.callback(self._switch, False)
             self._switch(True)
             yield
-        finally:
-            self._switch(False)
-            self._counting.close()
 
     def _switch(self, is_on: bool) -> None:
         """Watch or not; between measured steps torch is as it is without us."""
@@ -104,29 +104,30 @@ class StepMeter:
             self._is_compiled = True
             self._notes.add(_COMPILED.format(since=f" after step {self.steps}" if self.steps else ""))
             self._sums.clear()
-            self._switch(False)
             self._counting.close()
 
     def _take(self, call: AttentionCall) -> None:
         """Add a call to the step."""
         has_grad = any(each is not None and each.requires_grad for each in (call.q, call.k, call.v, call.output))
-        is_of_training = call.is_recorded and (has_grad or call.is_training is not False)
-        if self._has_trained and not is_of_training:
+        # The more of these three the more it is of training: a frozen model's has no gradient, an evaluation less.
+        level = call.is_recorded + (call.is_recorded and (has_grad or call.is_training is not False))
+        if level < self._level:
             return
-        if is_of_training and not self._has_trained:  # before it ran an evaluation
-            self._has_trained = True
-            self._sums.clear()
-            self._runs.clear()
+        if level > self._level:  # an evaluation ran before
+            self._level = level
+            for each in (self._sums, self._runs, self._layers):
+                each.clear()
         self._has_calls = True
         if not self._is_due(self.steps + 1):
             return
         if call.device == "meta" or (sums := _head_sums(call)) is None:
             self._notes.add(f"{call.place} is not measured: {call.unsupported or 'its weights are not known'}")
             return
-        run = call.place, 0 if call.slices is None else call.slices.forward
-        key = call.place, call.module_id, call.shape[1], self._runs[run]
-        self._runs[run] += call.slices is not None
-        self._layers.setdefault(key, len(self._layers))
+        owner = call.module_id or call.place
+        run = owner, 0 if call.slices is None else call.slices.forward
+        key = owner, call.shape[1], call.place if call.slices is None else self._runs[run]
+        self._runs[run] += 1
+        self._layers.setdefault(key, (len(self._layers), call.place))
         before = self._sums.get(key)
         self._sums[key] = sums if before is None else _together(before, sums)
         if (rows := _measured_rows(call)) < call.shape[2]:
@@ -169,8 +170,9 @@ class StepMeter:
         if sums and self._is_due(self.steps):
             with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
                 layers = [
-                    LayerMetrics(self._layers[key], str(key[0]), key[0].module or "", _head_metrics(own))
-                    for key, own in sums.items()
+                    LayerMetrics(number, str(place), place.module or "", _head_metrics(sums[key]))
+                    for key, (number, place) in self._layers.items()
+                    if key in sums
                 ]
             self._on_step(self.steps, sorted(layers))
 
@@ -189,8 +191,16 @@ def _compiles(frame: FrameType | None, checked: int) -> tuple[bool, int]:
     backends = {} if dynamo is None else dynamo.cached_backends
     checked = checked if checked <= len(backends) else 0  # torch._dynamo.reset forgets them
     recent = islice(reversed(backends.values()), len(backends) - checked)
-    is_eager = (getattr(each, "compiler_name", each) in (None, "eager") for each in recent)
-    return frame is not None or not all(is_eager), len(backends)
+    is_eager = all(getattr(each, "compiler_name", each) in (None, "eager") for each in recent)
+    return line_of(frame, "") is not None or not (is_eager or _is_of_libraries()), len(backends)
+
+
+def _is_of_libraries() -> bool:
+    """Return whether all that torch.compile was called for are functions of libraries, which compile as imported."""
+    functions = (each for each in gc.get_objects() if type(each) is FunctionType)
+    compiled = (each for each in functions if not getattr(each, "_torchdynamo_disable", False))
+    originals = filter(None, (getattr(each, "_torchdynamo_orig_callable", None) for each in compiled))
+    return all(type(each) is FunctionType and is_of_library(each.__code__) for each in originals)
 
 
 def _measured_rows(call: AttentionCall) -> int:
@@ -202,7 +212,8 @@ def _measured_rows(call: AttentionCall) -> int:
 def _head_sums(call: AttentionCall) -> Float[Tensor, "13+H H"] | None:
     """Return sums over rows with counts, the largest score, and products of two heads' weights; None if unknown."""
     queries, rows = call.shape[2], _measured_rows(call)
-    at = queries - 1 - torch.arange(rows, device=call.device).flip(0) * (queries - 1) // max(rows - 1, 1)
+    every = torch.arange(queries, device=call.device)
+    at = queries - 1 - every[:rows].flip(0) * (queries - 1) // max(rows - 1, 1)
     if call.project is not None:
         q, k, _ = call.project()
         call = replace(call, q=q, k=k, project=None)
@@ -223,21 +234,19 @@ def _head_sums(call: AttentionCall) -> Float[Tensor, "13+H H"] | None:
     has = torch.stack([counted, counted, later, later & is_self, counted & is_self, counted])
     sums = torch.where(has, torch.stack(values), 0).sum((1, 3))
     of_heads = weights.transpose(0, 1).flatten(1)
-    highest = _highest(call, rows, {} if rows < queries else {0: scored})
+    blocks = [scored] if rows == queries else filter(None, (_scores(call, each) for each in torch.split(every, rows)))
+    highest = _highest(blocks, is_self)
     return torch.cat([sums, has.sum((1, 3)).to(sums), highest[None], _matmul(of_heads, of_heads.mT)])
 
 
-def _highest(call: AttentionCall, rows: int, scored: Mapping[int, _Scored]) -> Float[Tensor, " H"]:
-    """Return the largest score of each head over all query positions, `rows` of them at a time; −inf without any."""
-    (*_, queries, keys), largest = call.shape, list[Tensor]()
-    is_key = torch.zeros(keys, dtype=torch.bool, device=call.device)  # one that a query attends to is no padding
-    for start in range(0, queries, rows):
-        at = torch.arange(start, min(start + rows, queries), device=call.device)
-        scores, allowed = scored[start] if scored else _scores(call, at)  # type: ignore[misc]  # known here
+def _highest(blocks: Iterable[_Scored], is_self: bool) -> Float[Tensor, " H"]:
+    """Return the largest score of each head over blocks of query positions; −inf without any."""
+    largest, is_key = list[Tensor](), torch.tensor(False)
+    for scores, allowed in blocks:
         largest.append(torch.where(allowed.any(-1), scores.amax(-1), -torch.inf))
-        is_key = is_key | allowed.any(-2)
+        is_key = is_key | allowed.any(-2)  # one that a query attends to is no padding
     together = torch.cat(largest, -1)
-    return (torch.where(is_key, together, -torch.inf) if queries == keys else together).amax((0, 2))
+    return (torch.where(is_key, together, -torch.inf) if is_self else together).amax((0, 2))
 
 
 def _together(sums: Float[Tensor, "13+H H"], more: Float[Tensor, "13+H H"]) -> Float[Tensor, "13+H H"]:
@@ -284,9 +293,10 @@ def _scores(call: AttentionCall, at: Int[Tensor, " R"]) -> _Scored | None:
         return None
     q = _of_rows(q, at) * call.scale
     together = q.reshape(len(q), k.shape[1], -1, q.shape[-1])  # the queries of all heads that share keys
-    scores = _matmul(together, k.mT.to(q)).reshape(-1, q.shape[1], len(at), call.shape[3]) + bias
+    scores = _matmul(together, k.mT.to(q)).reshape(-1, q.shape[1], len(at), call.shape[3])
+    scores = scores + bias if call.masks else scores
     scores = scores if call.softcap is None else call.softcap * (scores / call.softcap).tanh()
-    return scores.masked_fill(~allowed, -torch.inf), allowed
+    return scores.masked_fill_(~allowed, -torch.inf), allowed
 
 
 def _weights(call: AttentionCall, at: Int[Tensor, " R"], scores: Float[Tensor, "B H R K"]) -> Float[Tensor, "B H R K"]:

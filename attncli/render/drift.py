@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from attncli.analysis.drift import LEAST, CheckpointHistory
+from attncli.analysis.drift import LEAST, CheckpointHistory, HeadDrift
 from attncli.render.block import COMFORTABLE, Column, lines_of, ranking
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.render.sections import cautioned, joined
@@ -36,13 +36,12 @@ def checkpoint_parts(
         return
     columns = [
         Column("head", [drift.name for drift in shown], BOLD, "<"),
-        Column("label", [" → ".join(dict.fromkeys((drift.first, drift.last))) for drift in shown], None, "<"),
+        Column("label", [" → ".join(dict.fromkeys(drift.labels)) for drift in shown], None, "<"),
         Column("since", [str(drift.since) for drift in shown], DIM),
-        Column("gained", [_move(*drift.gained) for drift in shown], None, "<"),
-        Column("lost", [_move(*drift.lost) for drift in shown], None, "<"),
+        Column("change of weights", [_changes(drift) for drift in shown], None, "<"),
     ]
     yield ranking(columns, len(drifts) - len(shown), width, palette)
 
 
-def _move(label: str, change: float) -> str:
-    return f"{label} {change:+.2f}" if round(change, 2) else ""
+def _changes(drift: HeadDrift) -> str:
+    return ", ".join(f"{label} {change:+.2f}" for change, label in drift.changes if abs(change) >= LEAST)

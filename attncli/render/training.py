@@ -63,8 +63,10 @@ def _strip(history: HeadHistory, metric: str, palette: Palette, width: int, most
     drawn = values[shown][:, np.linspace(0, len(steps) - 1, count).round().astype(int)]
     finite = values[np.isfinite(values)]
     scale = Scale(0.0, float(finite.max(initial=0.0)) or 1.0)
-    if metric == "max_score":
-        scale = Scale(float(finite[finite > 0].min(initial=scale.high)), scale.high, "log")
+    if metric == "max_score" and finite.max(initial=0.0) > 0:
+        scale = Scale(float(finite[finite > 0].min()), scale.high, "log")
+    elif metric == "max_score":
+        scale = Scale(float(finite.min(initial=-1.0)), float(finite.max(initial=0.0)))
     more = f" · {plural(len(names) - len(shown), 'head')} moved less" * (len(shown) < len(names))
     lines = [[Segment(metric, BOLD), Segment(f": {_MEANINGS[metric]}{more}", DIM)]]
     for index, cells in zip(shown, palette.cells(drawn, np.isfinite(drawn), scale, 1), strict=True):

@@ -120,10 +120,16 @@ def test_each_rank_writes_its_own_part(train: Path) -> None:
         assert {row["rank"] for row in rows_of(train / f"x.rank{rank}.csv")} == {rank}
 
 
-def test_a_rank_that_is_known_late_names_the_file(train: Path) -> None:
-    assert "rank 1 of 2: 2 of 6" in run("--every", "6", "-o", "x.csv", name="ranked").stderr
-    assert [path.name for path in train.glob("x*")] == ["x.rank1.csv"]
-    assert {row["rank"] for row in rows_of(train / "x.rank1.csv")} == {"1"}
+@pytest.mark.parametrize(
+    ("file", "own", "other"), [("x.csv", "x.rank1.csv", "x.csv"), ("x/", "x/rank-1.csv", "x/rank-0.csv")]
+)
+def test_a_rank_that_is_known_late_writes_its_own_file_alone(file: str, own: str, other: str, train: Path) -> None:
+    (train / other).parent.mkdir(exist_ok=True)
+    (train / other).write_text("of another process")
+    assert "rank 1 of 2: 2 of 6" in run("--every", "6", "-o", file, "-F", "csv", name="ranked").stderr
+    assert (train / other).read_text() == "of another process"
+    assert {row["rank"] for row in rows_of(train / own)} == {"1"}
+    assert len([path for path in train.rglob("*.csv") if path.is_file()]) == 2
 
 
 @pytest.mark.parametrize("file", ["x.csv", "x.jsonl", "x.parquet"])
@@ -148,7 +154,7 @@ def test_a_full_disk_leaves_whole_steps_and_fails(file: str, train: Path) -> Non
         (["--every", "2", "-F", "json"], USAGE, "give -o stats.jsonl"),
         (["-o", "x.svg"], USAGE, "give --every N"),
         (["--every", "2", "-o", "no/x.csv"], INPUT, "mkdir -p no"),
-        (["--every", "2", "-o", "/proc/x.csv"], INPUT, "cannot write /proc/x.csv"),
+        (["--every", "2", "-o", "/proc/x.csv"], INPUT, "cannot write /proc"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(arguments: list[str], code: int, message: str, train: Path) -> None:
@@ -171,7 +177,7 @@ def test_a_killed_run_has_every_step_that_ended(moment: int, train: Path) -> Non
     ran = run("--every", "1", "-o", file, name=f"killed after {delay}", steps=10**6)
     assert ran.returncode == -signal.SIGKILL
     growing = train / {"x.parquet": "x.parquet.jsonl"}.get(file, file)
-    ended, rows = len(ran.stdout.splitlines()), rows_of(growing)
+    ended, rows = len(ran.stdout.splitlines()), rows_of(growing) if growing.exists() else []
     steps = [int(str(row["step"])) for row in rows]
     assert steps[: 8 * ended] == [step for step in range(1, ended + 1) for _ in range(8)]
     assert len(steps) - 8 * ended in (0, 8)

@@ -1,6 +1,7 @@
 """Attention over training: what is measured, when, what is warned of, and that the program is as it is without."""
 
 import math
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -126,6 +127,19 @@ def test_compiled_code_runs_compiled(compiled: str, programs: dict[str, Run], re
     assert ran == graphs != []
     assert "torch.compile" in metered.notes[0]
     assert [*metered.steps] == ([1, 2] if compiled == "later" else [])
+
+
+def test_functions_that_a_library_compiles_as_imported_do_not_count() -> None:
+    x, library = nn.Parameter(torch.randn(1, 2, 5, 4)), {"torch": torch}
+    optimizer = torch.optim.SGD([x])
+    decorated = "@torch.compile(backend='aot_eager')\ndef helper(x):\n    return x + 1\n"
+
+    def run() -> None:
+        exec(compile(decorated, f"{sysconfig.get_path('purelib')}/some_library.py", "exec"), library)
+        F.scaled_dot_product_attention(x, x, x).sum().backward()
+        optimizer.step()
+
+    assert [*Metered(run).steps] == [1]
 
 
 class Counting(TorchFunctionMode):
@@ -294,6 +308,24 @@ def test_each_attention_of_training_is_a_layer(train: Callable[[Tensor, list[Any
         assert [one.values.shape[1] for one in layers] == heads
         expected = (first @ first.mT / 2).amax((0, 2, 3))
         np.testing.assert_allclose(layers[0].values[0], expected.detach(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_a_frozen_model_and_a_text_of_one_word_are_not_warned_of(is_frozen: bool) -> None:
+    model, head = Attends(heads=2).requires_grad_(not is_frozen).train(not is_frozen), nn.Linear(8, 1)
+    optimizer = torch.optim.SGD([*head.parameters()])
+
+    def run() -> None:
+        torch.nn.init.normal_(model.weight, std=0.01)
+        for step in range(1, 4):
+            head(model(torch.randn(2, 1 if step == 2 else 5, 8))).sum().backward()
+            if is_frozen:  # validated without gradients
+                with torch.no_grad():
+                    model(10**4 * torch.randn(2, 5, 8))
+            optimizer.step()
+
+    ran = Metered(run)
+    assert (ran.history.warnings, [*ran.steps]) == ([], [1, 2, 3])
 
 
 @pytest.mark.parametrize("since", [1, 3])

@@ -11,16 +11,16 @@ from typer import Exit
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import argument
-from attncli.cli.reports import numbered_checkpoints, show_checkpoints
+from attncli.cli.reports import show_checkpoints
 from attncli.errors import ExitCode, UsageError, raise_on_failure
 from attncli.formats import DATASETS
 from attncli.text import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from attncli.analysis.agreement.compare import Agreement
-    from attncli.analysis.drift import CheckpointHistory
+    from attncli.analysis.heads import HeadReport
     from attncli.analysis.runs import Side
     from attncli.trace.trace import Trace
 
@@ -78,8 +78,8 @@ def diff(
     from attncli.analysis.diff import diff as compare
 
     if is_history:
-        history = _over_checkpoints(environment, request, model or [], query or [])
-        show_checkpoints(environment, output, "diff", history, precision, colormap, top)
+        measure = _checkpoint_measure(environment, request, query or [])
+        show_checkpoints(environment, output, "diff", model or [], measure, precision, colormap, top)
         return
     top = top or TOP
     traces = _traces(environment, request, from_ or [], model or [])
@@ -189,12 +189,11 @@ def _run_of(environment: Environment, request: options.CommonOptions, model: str
         return side_of(source_of(**job.options), model or "toy", text, request.texts.pair)
 
 
-def _over_checkpoints(
-    environment: Environment, request: options.CommonOptions, models: list[str], queries: list[str]
-) -> CheckpointHistory:
-    """Return the heads of one sentence in each checkpoint, with their change since the first one."""
+def _checkpoint_measure(
+    environment: Environment, request: options.CommonOptions, queries: list[str]
+) -> Callable[[str | None], tuple[HeadReport, list[float | None]]]:
+    """Return what measures the heads of one sentence in a checkpoint, and their change since the first one."""
     from attncli.analysis.diff import diff as compare
-    from attncli.analysis.drift import CheckpointHistory
     from attncli.analysis.heads import survey
     from attncli.cli.loop import sentences, traces_of
     from attncli.trace.view import View
@@ -202,17 +201,17 @@ def _over_checkpoints(
     items = list(islice(sentences(request.texts, environment), 2))
     if len(items) != 1:
         raise UsageError("attn diff compares checkpoints on one sentence; attn heads measures them over several")
-    history, first = CheckpointHistory(), None
-    for step, name in numbered_checkpoints(environment, models):
-        trace = next(traces_of(environment, request.changed(model=name, from_=None), "all", texts=items))
-        report = survey([trace], View(queries=tuple(queries)))
-        first = first or trace
-        heads = compare(first, trace, queries=queries, top=1).heads
+    first: list[Trace] = []
+
+    def measure(model: str | None) -> tuple[HeadReport, list[float | None]]:
+        trace = next(traces_of(environment, request.changed(model=model, from_=None), "all", texts=items))
+        first[:] = first or [trace]
+        heads = compare(first[0], trace, queries=queries, top=1).heads
         of_head = {(head.layer, head.kind, head.head): head.jensen_shannon for head in heads}
-        history.add(
-            step, name or "toy", report, [of_head.get((head.layer, head.kind, head.head)) for head in report.heads]
-        )
-    return history
+        report = survey([trace], View(queries=tuple(queries)))
+        return report, [of_head.get((head.layer, head.kind, head.head)) for head in report.heads]
+
+    return measure
 
 
 def _traces(

@@ -14,14 +14,13 @@ from attncli.analysis import NAMES, Metric
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
-from attncli.cli.reports import numbered_checkpoints, show_checkpoints, show_report
+from attncli.cli.reports import show_checkpoints, show_report
 from attncli.errors import ExitCode, UsageError
 from attncli.text import did_you_mean, names_in, plural, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attncli.analysis.drift import CheckpointHistory
     from attncli.analysis.heads import HeadReport
     from attncli.cli.environment import PictureFile, Terminal
     from attncli.cli.loop import ResultStream
@@ -124,10 +123,10 @@ def heads(
     queries = tuple(query or ())
     request = request.changed(model=models[0])
     if len(models) > 1:
-        history, failures = _over_checkpoints(
-            environment, request, parallel.workers, choice, models, tuple(query or ())
-        )
-        show_checkpoints(environment, output, "heads", history, precision, color)
+        streams: list[ResultStream[Any]] = []
+        measure = _checkpoint_measure(environment, request, parallel.workers, choice, queries, streams)
+        show_checkpoints(environment, output, "heads", models, measure, precision, colormap)
+        failures = sum(stream.failures for stream in streams)
     elif choice.pairs is not None:
         failures = _pairs(environment, request, parallel.workers, choice, output.all_, precision, color, show)
     else:
@@ -165,26 +164,26 @@ def _show_heads(
     show(report, draw, head_table, write_heads)
 
 
-def _over_checkpoints(
+def _checkpoint_measure(
     environment: Environment,
     request: options.CommonOptions,
     workers: int | None,
     choice: MetricChoice,
-    models: list[str | None],
     queries: tuple[str, ...],
-) -> tuple[CheckpointHistory, int]:
-    """Return the heads of each checkpoint, which is open alone, and how many sentences failed."""
-    from attncli.analysis.drift import CheckpointHistory
+    streams: list[ResultStream[Any]],
+) -> Callable[[str | None], tuple[HeadReport, tuple[()]]]:
+    """Return what measures the heads of a checkpoint over the same sentences, whose stream it adds to `streams`."""
     from attncli.cli.loop import sentences
 
     texts = None if choice.induction else [*sentences(request.texts, environment)]
-    history, failures = CheckpointHistory(), 0
-    for step, name in numbered_checkpoints(environment, models):
-        own = request.changed(model=name)
+
+    def measure(model: str | None) -> tuple[HeadReport, tuple[()]]:
+        own = request.changed(model=model)
         stream, report = _measured(environment, own, workers, choice.induction, queries, texts)
-        history.add(step, name or "toy", report.only(choice.chosen) if choice.chosen else report)
-        failures += stream.failures
-    return history, failures
+        streams.append(stream)
+        return report.only(choice.chosen) if choice.chosen else report, ()
+
+    return measure
 
 
 def _pairs(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,6 +13,10 @@ from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import argument
 from attncli.errors import UsageError
+
+if TYPE_CHECKING:
+    from attncli.cli.calls import CallRun, ProofRun
+    from attncli.cli.training import TrainingRun
 
 # Options that a program may be meant to get.
 _NAMES = "every", "expect", "fail", "lengths", "no-fail", "place", "prove", "save", "steps", "warn"
@@ -60,7 +65,7 @@ def run(
     attn run --every 10 --warn "max_score>50" train.py
     attn run --expect pad --expect "decoder.*self*=causal & pad" translate.py
     """
-    from attncli.recording.run_script import program_of
+    from attncli.recording.run_script import program_of, run_program
 
     target, *arguments = [*([] if module is None else [module]), *(program or [])] or [""]
     if not target:
@@ -69,15 +74,18 @@ def run(
     stderr = Environment(environment.is_quiet, environment.is_verbose, sys.stderr)
     if passed := [f"--{name}" for name in _NAMES if any(word.partition("=")[0] == f"--{name}" for word in arguments)]:
         stderr.note(f"{' and '.join(passed)} went to the program; write options of attn run before it")
+    job: CallRun | ProofRun | TrainingRun
     if every is not None:
         from attncli.cli.training import TrainingRun
 
-        raise typer.Exit(TrainingRun(stderr, output, every, warn).run(run_it, arguments, steps, fail))
-    from attncli.cli.calls import CallRun, ProofRun
+        job = TrainingRun(stderr, output, every, warn, fail)
+    else:
+        from attncli.cli.calls import CallRun, ProofRun
 
-    if prove is not None:
-        proof = ProofRun(stderr, output, prove, options.parse_lengths(lengths), no_fail)
-        raise typer.Exit(proof.run(run_it, arguments, steps))
-    again = shlex.join([*([] if module is None else ["-m"]), target, *arguments])
-    calls = CallRun(stderr, output, expect or [], place, save, no_fail, again)
-    raise typer.Exit(calls.run(run_it, arguments, steps))
+        again = shlex.join([*([] if module is None else ["-m"]), target, *arguments])
+        job = (
+            CallRun(stderr, output, expect or [], place, save, no_fail, again)
+            if prove is None
+            else ProofRun(stderr, output, prove, options.parse_lengths(lengths), no_fail)
+        )
+    raise typer.Exit(run_program(run_it, arguments, job.watching, job.report, job.notes, steps))
