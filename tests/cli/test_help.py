@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attn: Callable[..., An
     for name in ("mask.npy", "before.npy", "after.npy"):
         np.save(tmp_path / name, np.tri(6, dtype=bool) & ~np.tri(6, k=-4, dtype=bool))
     np.save(tmp_path / "padding.npy", np.arange(6) >= np.array([6, 2])[:, None])
+    shutil.copytree(tiny_llama, tmp_path / "twin")  # of a checkpoint, as an export is
     (tmp_path / "train.py").write_text(_TRAIN)
     (tmp_path / "translate.py").write_text(_TRANSLATE)
     (tmp_path / "tests").mkdir()
@@ -130,8 +132,8 @@ def test_an_example_runs(example: str, desk: Path, tiny_llama: str, attn: Callab
             words = words[: words.index(sign)]
     assert words[0] == "attn"
     # The names are of real checkpoints, which tests do not download.
-    names = ("gpt2", "distilgpt2", "MODEL", "model.onnx")
-    arguments = [tiny_llama if word in names else word for word in words[1:]]
+    models = dict.fromkeys(("gpt2", "distilgpt2", "MODEL"), tiny_llama) | {"model.onnx": "twin"}
+    arguments = [models.get(word, word) for word in words[1:]]
     if arguments[0] == "run":  # a program, which has a process of its own, and pytest a new one
         if "--prove" in arguments:
             (desk / "train.py").write_text(_PROVED)
