@@ -11,7 +11,7 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -234,19 +234,35 @@ def _head_sums(call: AttentionCall) -> Float[Tensor, "13+H H"] | None:
     has = torch.stack([counted, counted, later, later & is_self, counted & is_self, counted])
     sums = torch.where(has, torch.stack(values), 0).sum((1, 3))
     of_heads = weights.transpose(0, 1).flatten(1)
-    blocks = [scored] if rows == queries else filter(None, (_scores(call, each) for each in torch.split(every, rows)))
+    blocks = [(scored, at)]
+    if rows < queries and (steepest := _steepest(call)) is not None and (more := _scores(call, steepest)) is not None:
+        blocks.append((more, steepest))
     highest = _highest(blocks, is_self)
     return torch.cat([sums, has.sum((1, 3)).to(sums), highest[None], _matmul(of_heads, of_heads.mT)])
 
 
-def _highest(blocks: Iterable[_Scored], is_self: bool) -> Float[Tensor, " H"]:
+def _steepest(call: AttentionCall) -> Int[Tensor, " R"] | None:
+    """Return query positions of large scores: where a program's own are largest, or queries longest; None if unknown.
+
+    A long key is seen by every query, so that the rows which are spread evenly have its scores; a long query is not.
+    """
+    if call.scores is not None:
+        sizes = call.scores.detach().amax(-1)
+    elif call.q is not None:
+        sizes = call.q.detach().float().square().sum(-1)
+    else:
+        return None
+    return sizes[(None,) * (3 - sizes.dim())].amax(0).argmax(-1).unique()
+
+
+def _highest(blocks: Sequence[tuple[_Scored, Int[Tensor, " R"]]], is_self: bool) -> Float[Tensor, " H"]:
     """Return the largest score of each head over blocks of query positions; −inf without any."""
-    largest, is_key = list[Tensor](), torch.tensor(False)
-    for scores, allowed in blocks:
-        largest.append(torch.where(allowed.any(-1), scores.amax(-1), -torch.inf))
-        is_key = is_key | allowed.any(-2)  # one that a query attends to is no padding
-    together = torch.cat(largest, -1)
-    return (torch.where(is_key, together, -torch.inf) if is_self else together).amax((0, 2))
+    rows = [torch.where(allowed.any(-1), scores.amax(-1), -torch.inf) for (scores, allowed), _ in blocks]
+    largest = torch.cat(rows, -1)
+    if is_self:  # a position that no query attends to is padding
+        is_key = torch.stack([allowed.any(-2) for (_, allowed), _ in blocks]).any(0)
+        largest = torch.where(is_key[..., torch.cat([at for _, at in blocks])], largest, -torch.inf)
+    return largest.amax((0, 2))
 
 
 def _together(sums: Float[Tensor, "13+H H"], more: Float[Tensor, "13+H H"]) -> Float[Tensor, "13+H H"]:

@@ -483,7 +483,7 @@ def test_grouped_keys_and_a_module_of_torch(module: bool) -> None:
 def test_of_long_sequences_rows_are_measured_and_told() -> None:
     x = nn.Parameter(torch.randn(1, 1, 2048, 8))
     with torch.no_grad():
-        x[0, 0, 3] = x[0, 0, 1] = 10  # in rows that are not sampled
+        x[0, 0, 3] = x[0, 0, 1] = 10  # in rows that are not spread evenly
     optimizer = torch.optim.SGD([x], lr=0.0)
 
     def run() -> None:
