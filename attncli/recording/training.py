@@ -252,7 +252,7 @@ def _steepest(call: AttentionCall) -> Int[Tensor, " R"] | None:
         sizes = call.q.detach().float().square().sum(-1)
     else:
         return None
-    return sizes[(None,) * (3 - sizes.dim())].amax(0).argmax(-1).unique()
+    return sizes[(None,) * (3 - sizes.dim())].amax(0).argmax(-1)
 
 
 def _highest(blocks: Sequence[tuple[_Scored, Int[Tensor, " R"]]], is_self: bool) -> Float[Tensor, " H"]:
