@@ -11,7 +11,7 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -212,16 +212,17 @@ def _measured_rows(call: AttentionCall) -> int:
 def _head_sums(call: AttentionCall) -> Float[Tensor, "13+H H"] | None:
     """Return sums over rows with counts, the largest score, and products of two heads' weights; None if unknown."""
     queries, rows = call.shape[2], _measured_rows(call)
-    every = torch.arange(queries, device=call.device)
-    at = queries - 1 - every[:rows].flip(0) * (queries - 1) // max(rows - 1, 1)
+    at = queries - 1 - torch.arange(rows, device=call.device).flip(0) * (queries - 1) // max(rows - 1, 1)
     if call.project is not None:
         q, k, _ = call.project()
         call = replace(call, q=q, k=k, project=None)
-    if (scored := _scores(call, at)) is None:
+    together = at if rows == queries else torch.cat([at, _steepest(call)])
+    if (scored := _scores(call, together)) is None:
         return None
-    scores, allowed = scored
+    highest = _highest(*scored, together, is_self := queries == call.shape[3])
+    scores, allowed = (each[:, :, :rows] for each in scored)
     weights = _weights(call, at, scores)
-    keys, is_self = torch.arange(call.shape[3], device=at.device), queries == call.shape[3]
+    keys = torch.arange(call.shape[3], device=at.device)
     entropy = torch.special.entr(weights).sum(-1)  # [B, H, R], as are all that follow
     counted = (allowed.any(-1) & allowed.any(-2)[..., at] if is_self else allowed.any(-1)).expand(entropy.shape)
     later = counted & (at > 0) if is_self else counted  # the weight of the first position on itself is no sink
@@ -234,15 +235,11 @@ def _head_sums(call: AttentionCall) -> Float[Tensor, "13+H H"] | None:
     has = torch.stack([counted, counted, later, later & is_self, counted & is_self, counted])
     sums = torch.where(has, torch.stack(values), 0).sum((1, 3))
     of_heads = weights.transpose(0, 1).flatten(1)
-    blocks = [(scored, at)]
-    if rows < queries and (steepest := _steepest(call)) is not None and (more := _scores(call, steepest)) is not None:
-        blocks.append((more, steepest))
-    highest = _highest(blocks, is_self)
     return torch.cat([sums, has.sum((1, 3)).to(sums), highest[None], _matmul(of_heads, of_heads.mT)])
 
 
-def _steepest(call: AttentionCall) -> Int[Tensor, " R"] | None:
-    """Return query positions of large scores: where a program's own are largest, or queries longest; None if unknown.
+def _steepest(call: AttentionCall) -> Int[Tensor, " R"]:
+    """Return query positions of large scores: where a program's own are largest, or queries longest.
 
     A long key is seen by every query, so that the rows which are spread evenly have its scores; a long query is not.
     """
@@ -251,18 +248,18 @@ def _steepest(call: AttentionCall) -> Int[Tensor, " R"] | None:
     elif call.q is not None:
         sizes = call.q.detach().float().square().sum(-1)
     else:
-        return None
+        return torch.arange(0, device=call.device)
     return sizes[(None,) * (3 - sizes.dim())].amax(0).argmax(-1)
 
 
-def _highest(blocks: Sequence[tuple[_Scored, Int[Tensor, " R"]]], is_self: bool) -> Float[Tensor, " H"]:
-    """Return the largest score of each head over blocks of query positions; −inf without any."""
-    rows = [torch.where(allowed.any(-1), scores.amax(-1), -torch.inf) for (scores, allowed), _ in blocks]
-    largest = torch.cat(rows, -1)
+def _highest(
+    scores: Float[Tensor, "B H R K"], allowed: Bool[Tensor, "#B #H R K"], at: Int[Tensor, " R"], is_self: bool
+) -> Float[Tensor, " H"]:
+    """Return the largest score of each head; −inf without any."""
+    is_real = allowed.any(-1)
     if is_self:  # a position that no query attends to is padding
-        is_key = torch.stack([allowed.any(-2) for (_, allowed), _ in blocks]).any(0)
-        largest = torch.where(is_key[..., torch.cat([at for _, at in blocks])], largest, -torch.inf)
-    return largest.amax((0, 2))
+        is_real = is_real & allowed.any(-2)[..., at]
+    return torch.where(is_real, scores.amax(-1), -torch.inf).amax((0, 2))
 
 
 def _together(sums: Float[Tensor, "13+H H"], more: Float[Tensor, "13+H H"]) -> Float[Tensor, "13+H H"]:

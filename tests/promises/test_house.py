@@ -21,7 +21,7 @@ PACKAGES = {
     "explore": 1335,
     "formats": 2351,
     "masks": 2400,
-    "recording": 4476,
+    "recording": 4473,
     "render": 6268,
     "trace": 2330,
 }
