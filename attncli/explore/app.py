@@ -425,14 +425,13 @@ class Explorer(App[None]):
     def action_move(self, rows: int, columns: int) -> None:
         """Move the cursor; in the small maps and in the map of layers go to another head or layer."""
         pane = self.focused.id if isinstance(self.focused, Pane) else self._map
-        content = self._panes[pane or "head"].content
+        steps = self._panes[pane or "head"].content.steps
         if pane == "map":
             self.go(self.look.next_layer(self.limits, rows) if rows else self.look.next_head(self.limits, columns))
         elif pane == "heads":
-            in_a_strip = len({content.at(1, column) for column in range(content.block.width)} - {None})
-            self.go(self.look.next_head(self.limits, columns + rows * in_a_strip))
+            self.go(self.look.next_head(self.limits, columns + rows * steps[0]))
         else:
-            self.go(self.look.moved(self.limits, rows * content.steps[0], columns * content.steps[1]))
+            self.go(self.look.moved(self.limits, rows * steps[0], columns * steps[1]))
 
     def action_end(self, side: int) -> None:
         """Go to the first or the last query, head or layer."""
@@ -496,29 +495,3 @@ class Explorer(App[None]):
         if look == self.look.within(self.limits):
             with suppress(RuntimeError):  # the application is over
                 self.call_from_thread(self._say, text)
-
-    # --- the mouse ---
-
-    def on_pane_clicked(self, message: Pane.Clicked) -> None:
-        """Go to the cell or the head that was clicked."""
-        pane, value, limits = message.pane.id, message.value, self.limits
-        if value is None:
-            return
-        if pane == "map":
-            self.go(self.look.on(limits, layer=value[0], head=value[1]))
-        elif pane == "heads":
-            self.go(self.look.on(limits, head=value))
-        elif limits.layout is None:
-            self.go(self.look.on(limits, query=value[0], key=value[1]))
-        else:
-            side = "query" if self.look.query in limits.layout.cells else "key"
-            self.go(self.look.on(limits, **{side: value}))
-
-    def on_pane_scrolled(self, message: Pane.Scrolled) -> None:
-        """Move through the queries, the heads or the layers."""
-        if message.pane.id == "map":
-            self.action_layer(message.by)
-        elif message.pane.id == "heads":
-            self.action_head(message.by)
-        else:
-            self.go(self.look.moved(self.limits, message.by * self._panes["head"].content.steps[0]))

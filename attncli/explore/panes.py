@@ -42,29 +42,15 @@ class Pane(Widget):
     class Resized(Message):
         """The pane has another size."""
 
-    class Clicked(Message):
-        """The mouse clicked on a value of the content."""
-
-        def __init__(self, pane: Pane, value: Any) -> None:
-            super().__init__()
-            self.pane, self.value = pane, value
-
-    class Scrolled(Message):
-        """The wheel was turned down (1) or up (-1)."""
-
-        def __init__(self, pane: Pane, by: int) -> None:
-            super().__init__()
-            self.pane, self.by = pane, by
-
     def __init__(self, name: str, can_focus: bool = False) -> None:
         super().__init__(id=name)
         self.can_focus = can_focus
-        self.content: PaneContent[Any] = PaneContent(Block([], 0))
+        self.content = PaneContent(Block([], 0))
         self._drawn_of: object = None
         self._strips: list[Strip] = []
         self._is_late = False
 
-    def draw(self, function: Callable[..., PaneContent[Any]], *inputs: object, is_late: bool = False) -> None:
+    def draw(self, function: Callable[..., PaneContent], *inputs: object, is_late: bool = False) -> None:
         """Show what a function returns for some inputs and the room of the pane; in grey if it `is_late`."""
         room = Bounds(self.size.height, self.size.width)
         if not self.display or not self.size.area or self._drawn_of == (function, inputs, room, is_late):
@@ -96,22 +82,6 @@ class Pane(Widget):
     def on_resize(self) -> None:
         """Ask for another drawing."""
         self.post_message(self.Resized())
-
-    def on_click(self, event: events.Click) -> None:
-        """Report the value that was clicked."""
-        offset = event.get_content_offset(self)
-        if offset is not None:
-            self.post_message(self.Clicked(self, self.content.at(offset.y, offset.x)))
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Report the wheel."""
-        event.stop()
-        self.post_message(self.Scrolled(self, 1))
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Report the wheel."""
-        event.stop()
-        self.post_message(self.Scrolled(self, -1))
 
 
 class _Underline(Highlighter):

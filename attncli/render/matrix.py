@@ -295,15 +295,6 @@ class CellGrid(NamedTuple):
         """How many cells of a line it takes."""
         return len(self.columns) * self.cell.columns + bool(self.columns.boundary)
 
-    def at(self, line: int, column: int) -> tuple[range, int] | None:
-        """Return the rows and the column that stand at a place; None where no cell does."""
-        bound = self.columns.boundary
-        rule = bound * self.cell.columns
-        lines = self.lines
-        if not (0 <= line < len(lines) and lines[line] and 0 <= column < self.width) or (bound and column == rule):
-            return None
-        return lines[line], (column - bool(bound and column > rule)) // self.cell.columns
-
 
 def map_lines(
     values: Float[np.ndarray, "Q K"],

@@ -11,7 +11,6 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attncli.render.block import Block, Bounds, crop, flowing, hstack, in_words, stack
-from attncli.render.explore.pane import PaneContent
 from attncli.render.heatmap import GAP, Heatmap, heatmaps, pooling, ramp_line
 from attncli.render.matrix import Axis
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -216,7 +215,7 @@ class PictureView:
             least = max(_NARROWEST, *(len("".join((panel.name, *panel.facts[:1]))) for panel in panels))
             tiles = self.tiling([*plain, *panels], room, least, _WIDEST)
             count = min(max((tiles.capacity - len(plain)) // step, 1), len(self.heads))
-            return stack([header, self.tiled([*plain, *chosen(count)], tiles).block]), count
+            return stack([header, self.tiled([*plain, *chosen(count)], tiles)]), count
         for count in range(len(self.heads), 0, -1):
             maps = stack((self._maps(chosen(count)[first::step], room.width) for first in range(step)), gap=1)
             if len(maps.lines) <= room.lines:
@@ -260,29 +259,23 @@ class PictureView:
         count = min(len(panels), capacity)
         return Tiling(size, -(-count // -(-count // side_by_side)), capacity)  # as many in each of the strips
 
-    def tiled(self, panels: Sequence[Panel], tiles: Tiling) -> PaneContent[int]:
-        """Return panels side by side; the value at a place is a position."""
+    def tiled(self, panels: Sequence[Panel], tiles: Tiling) -> Block:
+        """Return panels side by side."""
         (high, wide), in_a_strip, _ = tiles
-        blocks, rasters = [], [panel.canvas.placed(2 * high, wide) for panel in panels]
-        for panel, positions in zip(panels, rasters, strict=True):
+        blocks = []
+        for panel in panels:
             name, forms = self.palette.shortened(panel.name, wide, keeps_end=True), ("".join(panel.facts), *panel.facts)
             fact = next((text for text in forms if len(name + text) <= wide), "")
             title = [Segment(name, BOLD), Segment(fact, DIM)]
-            blocks.append(crop([title, *self._lines(panel, positions, tiles.size)], Bounds(high + 1, wide)))
+            blocks.append(crop([title, *self._lines(panel, tiles.size)], Bounds(high + 1, wide)))
         strips = (blocks[start : start + in_a_strip] for start in range(0, len(blocks), in_a_strip))
 
-        def at(line: int, column: int) -> int | None:
-            (strip, line), (index, column) = divmod(line, high + 1), divmod(column, wide + GAP)
-            number = strip * in_a_strip + index
-            is_inside = line > 0 and 0 <= index < in_a_strip and 0 <= number < len(panels) and column < wide
-            position = int(rasters[number][2 * (line - 1), column]) if is_inside else -1
-            return position if position >= 0 else None
+        return stack(hstack(strip, GAP) for strip in strips)
 
-        return PaneContent(stack(hstack(strip, GAP) for strip in strips), at)
-
-    def _lines(self, panel: Panel, positions: Positions, size: Bounds) -> list[list[Segment]]:
+    def _lines(self, panel: Panel, size: Bounds) -> list[list[Segment]]:
         """Return a picture in half-blocks, under the weights of a head, or without colours in shades."""
         canvas, head, _, _ = panel
+        positions = canvas.placed(2 * size.lines, size.width)
         if self.palette.has_color:
             if (canvas.number, size) not in self.resized:
                 self.resized[canvas.number, size] = canvas.pixels(*positions.shape)

@@ -1,4 +1,4 @@
-"""The explorer, driven by keys, pastes, clicks and other sizes, on the toy layer and the demo."""
+"""The explorer, driven by keys, pastes and other sizes, on the toy layer and the demo."""
 
 import asyncio
 from dataclasses import replace
@@ -274,7 +274,7 @@ async def test_of_a_slow_model_the_newest_text_is_computed_and_leaving_does_not_
     gate.set()
 
 
-# --- sizes and the mouse ---
+# --- sizes ---
 
 
 @in_app(model=demo)
@@ -295,22 +295,3 @@ async def test_at_every_size_panes_do_not_overlap_and_fit(one):
             assert max(y for _, y in cells) == height - 2  # above the footer
             assert one.typed == TEXT
             assert all(len(pane._strips) <= pane.size.height for pane in one.app.query(Pane) if pane.size.area)
-
-
-@in_app(size=(120, 40))
-async def test_the_mouse(one):
-    async def click(name: str, *place: int) -> None:
-        await one.pilot.click(f"#{name}", offset=place)
-        await one.settled()
-
-    head = one.seen("head").splitlines()
-    line = next(number for number, text in enumerate(head) if "1 flies" in text)
-    numbers = [column for column, letter in enumerate(head[line]) if letter == "."]
-    await click("head", numbers[1] + 2, line + 1)  # behind the border
-    assert (one.look.query, one.look.key) == (1, 1)
-    await click("heads", one.seen("heads").splitlines()[0].index("1 ") + 2, 1)
-    assert one.look.head == 1
-    assert one.app.focused.id == "heads"
-    await click("text", 1, 0)
-    await one.press("X")
-    assert one.typed == "tXime flies like an arrow"

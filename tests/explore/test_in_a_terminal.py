@@ -85,7 +85,6 @@ def test_a_walk(explored: Explored, tmp_path: Path) -> None:
         assert not seen or was_seen is seen.startswith("!"), (key, seen)
         terminal.type(key) if (len(key) > 1 and key.islower()) or "(" in key else terminal.press(key)
         explored.sees(seen)
-    clicked(explored)
     resized(explored)
     terminal.press("C-z")
     explored.sees(r"Stopped|\$ $")
@@ -115,17 +114,6 @@ def typed_at_once(explored: Explored) -> None:
     explored.sees("expected")  # an empty text fails, and typing goes on
     terminal.paste(f"{TEXT[:7]}\n{TEXT[8:]}")
     explored.sees(f"{TEXT}\n", "▸mat ")
-
-
-def clicked(explored: Explored) -> None:
-    terminal = explored.terminal
-    lines = explored.sees("2 broad").splitlines()
-    line = next(number for number, text in enumerate(lines, start=1) if "2 broad" in text)
-    column = lines[line - 1].index("2 broad") + 1
-    terminal.type(f"\x1b[<0;{column};{line}M\x1b[<0;{column};{line}m")
-    explored.sees("head 2 ·")
-    terminal.press("Right")
-    explored.sees("head 3 ·")
 
 
 def resized(explored: Explored) -> None:

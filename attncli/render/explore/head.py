@@ -30,8 +30,8 @@ _MOST_MEASURED = 200  # tokens whose longest label is measured
 
 def large_head(
     sight: LayerViewCache, cursor: CellCursor, ramp: Ramp | None, palette: Palette, label: str, room: Bounds
-) -> PaneContent[tuple[int, int]]:
-    """Return a head with its axes and its legend; the value at a place is a query and a key."""
+) -> PaneContent:
+    """Return a head with its axes and its legend."""
     return _LargeHead(sight, cursor, ramp, palette, label, room).content()
 
 
@@ -48,23 +48,11 @@ class _LargeHead:
         self.grid: CellGrid = sight.grid(self.layout.steps, self.layout.cell)
         self.at_cursor = cursor.query // self.layout.steps[0], cursor.key // self.layout.steps[1]
 
-    def content(self) -> PaneContent[tuple[int, int]]:
+    def content(self) -> PaneContent:
         title = join_facts(
             self._facts(), self.room.width, self.palette, titled("head", self.sight.layer.head_label(self.cursor.head))
         )
-        return PaneContent(crop(self._lines(), self.room), self._at, title, self.layout.steps)
-
-    def _at(self, line: int, column: int) -> tuple[int, int] | None:
-        """Return the cell at a place; of those that share it the one with the largest weight."""
-        place = self.grid.at(line - 1, column - self._margin(self.layout.labels))
-        if place is None:
-            return None
-        (rows, column), (row_step, column_step) = place, self.layout.steps
-        queries = range(rows.start * row_step, min(rows.stop * row_step, self.sight.size[0]))
-        cells = self.sight.cells(self.cursor.head, queries)
-        sizes = np.where(cells.allowed, cells.values, -1)[:, column * column_step : (column + 1) * column_step]
-        row, key = np.unravel_index(int(np.argmax(sizes)), sizes.shape)
-        return queries[int(row)], column * column_step + int(key)
+        return PaneContent(crop(self._lines(), self.room), title, self.layout.steps)
 
     # --- layout ---
 
@@ -183,8 +171,8 @@ def _lines_of(rows: int, boundary: int, cell: GridCell) -> int:
 
 def large_picture(
     sight: LayerViewCache, cursor: CellCursor, ramp: Ramp | None, palette: Palette, label: str, room: Bounds
-) -> PaneContent[int]:
-    """Return the pictures as `attn inspect` draws them; the value at a place is a position."""
+) -> PaneContent:
+    """Return the pictures as `attn inspect` draws them."""
     layer, query, layout = sight.layer, cursor.query, sight.layout
     assert layout is not None
     (weights,), (allowed,) = sight.cells(cursor.head, range(query, query + 1))[1:3]
@@ -199,4 +187,4 @@ def large_picture(
     share = f"{float(weights[cells].sum()):.0%} on the picture" * view.has_shares
     facts = [label, layer.measure, view.heaviest(look, cells), share, titled("layer", layer.label)]
     title = join_facts(facts, room.width, palette, titled("head", layer.head_label(cursor.head)))
-    return drawn._replace(title=title)
+    return PaneContent(drawn, title)

@@ -28,8 +28,8 @@ _LEAST = 4  # rows and columns of a map, as long as one of that size fits
 
 def small_heads(
     sight: LayerViewCache, head: int, ramp: Ramp | None, palette: Palette, labels: Mapping[int, str], room: Bounds
-) -> PaneContent[int]:
-    """Return the heads of a layer, each below its number and its label; the value at a place is a head."""
+) -> PaneContent:
+    """Return the heads of a layer, each below its number and its label."""
     heads = sight.layer.heads
     steps, cell = _layout(sight, palette, room)
     grid, scale = sight.grid(steps, cell), sight.scale(ramp)
@@ -59,15 +59,10 @@ def small_heads(
             for parts in zip(*maps, strict=True):
                 yield [segment for part in parts for segment in (*part, gap)]
 
-    def at(line: int, column: int) -> int | None:
-        strip, (place, offset) = line // high, divmod(column, wide + 1)
-        is_there = offset < wide and 0 <= strip < len(strips) and 0 <= place < len(strips[strip])
-        return strips[strip][place] if is_there else None
-
     counted = f"{shown[0]}–{shown[-1]} of {len(heads)} heads" * (len(shown) < len(heads))
     facts = [counted, sight.layer.measure]
     title = join_facts(facts, room.width, palette, titled("layer", sight.layer.label))
-    return PaneContent(crop(lines(), room), at, title)
+    return PaneContent(crop(lines(), room), title, (in_a_strip, 1))
 
 
 def _layout(sight: LayerViewCache, palette: Palette, room: Bounds) -> tuple[tuple[int, int], GridCell]:
@@ -100,8 +95,8 @@ def layer_map(
     chosen: tuple[int, int],
     palette: Palette,
     room: Bounds,
-) -> PaneContent[tuple[int, int]]:
-    """Return the map of a metric of each head; the value at a place is a layer and a head.
+) -> PaneContent:
+    """Return the map of a metric of each head.
 
     Of `numbers` those are None where the metric is not defined; those that are not computed yet are not among them.
     """
@@ -133,14 +128,10 @@ def layer_map(
         marks += [f"{_UNDEFINED} not defined"] * (None in numbers.values())
         yield legend_line(scale, marks, palette, room.width, min(cell.columns, 2))
 
-    def at(line: int, column: int) -> tuple[int, int] | None:
-        place = grid.at(line - 1, column - margin)
-        return None if place is None else (rows[place[0].start], columns[place[1]])
-
     number = numbers.get(chosen)
     text = _UNDEFINED if number is None else f"{number:.4g} {UNITS.get(metric, '')}".rstrip()
     facts = [f"{QUERY} {text}"] * (chosen in numbers)
     facts += [f"layers {rows[0]}–{rows[-1]} of {len(layers)}"] * (len(rows) < len(layers))
     facts += [f"heads {columns[0]}–{columns[-1]} of {heads}"] * (len(columns) < heads)
     title = join_facts([*facts, MEANINGS[metric]], room.width, palette, metric)
-    return PaneContent(crop(lines(), room), at, title)
+    return PaneContent(crop(lines(), room), title)

@@ -25,9 +25,7 @@ _LEAST_DIMENSIONS = 3  # lines of the products of q·k
 _MOST_LINES = 2  # of the sentence
 
 
-def tokens(
-    sight: LayerViewCache, cursor: CellCursor, ramp: Ramp | None, palette: Palette, room: Bounds
-) -> PaneContent[None]:
+def tokens(sight: LayerViewCache, cursor: CellCursor, ramp: Ramp | None, palette: Palette, room: Bounds) -> PaneContent:
     """Return the keys on the colours of the weights of the cursor's query, without the cells of pictures."""
     queries, keys = sight.tokens
     cells = sight.cells(cursor.head, range(cursor.query, cursor.query + 1))
@@ -38,10 +36,10 @@ def tokens(
         marks[words.index(cursor.query)] = QUERY
     drawn = sentence([keys[word] for word in words], [line], palette, sight.scale(ramp), room.width, marks, _MOST_LINES)
     facts = [f"{QUERY} query {KEY} key", f"each key on the colour of its {sight.layer.measure.removesuffix('s')}"]
-    return PaneContent(drawn, title=join_facts(facts, room.width, palette, "sentence"))
+    return PaneContent(drawn, join_facts(facts, room.width, palette, "sentence"))
 
 
-def cell_line(sight: LayerViewCache, cursor: CellCursor, palette: Palette, room: Bounds) -> PaneContent[None]:
+def cell_line(sight: LayerViewCache, cursor: CellCursor, palette: Palette, room: Bounds) -> PaneContent:
     """Return the cell of the cursor in words and numbers, as many as a line has room for."""
     name, *facts = _cell_facts(sight, cursor, palette)
     return PaneContent(crop([join_facts(facts, room.width, palette, name)], room))
@@ -68,9 +66,7 @@ def _cell_facts(sight: LayerViewCache, cursor: CellCursor, palette: Palette) -> 
         yield f"score {sheet.number(head.scores[0, key])}"
 
 
-def status_line(
-    sight: LayerViewCache | None, messages: Sequence[str], palette: Palette, room: Bounds
-) -> PaneContent[None]:
+def status_line(sight: LayerViewCache | None, messages: Sequence[str], palette: Palette, room: Bounds) -> PaneContent:
     """Return messages, then the proof and the model, as many as a line has room for."""
     facts = [palette.label(each) for each in messages if each]
     if sight is not None:
@@ -79,7 +75,7 @@ def status_line(
     return PaneContent(crop([join_facts(facts, room.width, palette)], room))
 
 
-def why_box(sight: LayerViewCache, cursor: CellCursor, palette: Palette, room: Bounds) -> PaneContent[None]:
+def why_box(sight: LayerViewCache, cursor: CellCursor, palette: Palette, room: Bounds) -> PaneContent:
     """Return the steps from q·k to the weight of a cell, and the largest products in q·k."""
     layer = next(
         each for each in sight.trace.recorded.layers if (each.layer, each.kind) == (sight.layer.layer, sight.layer.kind)
@@ -99,7 +95,7 @@ def why_box(sight: LayerViewCache, cursor: CellCursor, palette: Palette, room: B
         lines[room.lines - 1 :] = [[Segment(f"{len(lines) - room.lines + 1} more lines, in a larger window", DIM)]]
     facts = [f"layer {layer.layer}{'' if layer.kind == 'self' else f' {layer.kind}'}", f"head {cursor.head}"]
     title = join_facts(facts, room.width, palette, f"{sheet.named(query)} → {sheet.named(key)}")
-    return PaneContent(crop((_cut(line, room.width) for line in lines), room), title=title)
+    return PaneContent(crop((_cut(line, room.width) for line in lines), room), title)
 
 
 def _cut(line: list[Segment], width: int) -> list[Segment]:
