@@ -208,10 +208,10 @@ VIEWS = [
     *(["inspect", "--show", SHOWN, "-F", form] for form in ("table", "svg", "json", "tsv")),
     ["inspect", "--show", "q,k", "-F", "html"],
     ["inspect", "--words", "-F", "table"],
-    *(["heads", "-F", form] for form in ("table", "html", "csv")),
-    *(["why", "-q", "0", "-F", form] for form in ("table", "md", "json")),
+    *(["heads", "-F", form] for form in ("table", "svg", "csv")),
+    *(["why", "-q", "0", "-F", form] for form in ("table", "svg", "json")),
     *(["diff", "-F", form] for form in ("table", "svg", "json")),
-    *(["tokens", "-F", form] for form in ("table", "md", "tsv")),
+    *(["tokens", "-F", form] for form in ("table", "svg", "tsv")),
 ]  # fmt: skip
 
 
