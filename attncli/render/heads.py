@@ -99,7 +99,7 @@ def _grid(report: HeadReport, size: int, high: int, palette: Palette) -> Block:
         margin = max(len(f"L{layer}") for layer in layers) + 1
         header = [cell(f"H{head}", size, DIM, "left") for head in columns]
         if size <= len("H10"):
-            header = Axis(("",) * len(columns), tuple(columns)).ticks(size, palette)
+            header = Axis(("",) * len(columns), tuple(columns)).ticks(size)
         lines = [[Segment(kind, BOLD)]] * (len(kinds) > 1) + [[Segment(" " * margin), *header]]
         rows = [[at.get((layer, head)) for head in columns] for layer in layers]
         blank = Segment(" " * margin)

@@ -136,9 +136,8 @@ def size_of(cell: GridCell, titles: int, rows: Axis, columns: Axis) -> tuple[int
 
     The axes are pooled, and `titles` is the width of the longest one.
     """
-    lines = rows if cell.rows == 1 else rows.paired()
-    high = _HEADER + len(lines) * cell.lines + bool(lines.boundary)
-    return high, max(len(columns) * cell.columns + bool(columns.boundary), titles)
+    high = _HEADER + -(-len(rows) // cell.rows) * cell.lines
+    return high, max(len(columns) * cell.columns, titles)
 
 
 def heatmaps(
@@ -164,19 +163,19 @@ def heatmaps(
         _, panel_width = size_of(cell, titles, row_axis, column_axis)
     per_strip = max((width - rows.width) // (panel_width + GAP), 1)
     lattice = CellGrid(row_axis, column_axis, cell)
-    ticks = column_axis.header(cell.columns, palette)
+    ticks = column_axis.header(cell.columns)
     panels = []
     for picture in pictures:
         title = [Segment(picture.title, BOLD), Segment(f" {picture.label}".rstrip(), DIM)]
         cells = map_lines(picture.values, picture.allowed, lattice, palette, scale, digits=digits)
         panels.append(Block([title, ticks, *cells], panel_width))
-    labels = (row_axis if cell.rows == 1 else row_axis.paired()).row_labels(_HEADER, palette, cell.lines)
+    labels = row_axis.pooled(cell.rows).row_labels(_HEADER, cell.lines)
     strips = [hstack([labels, *panels[start : start + per_strip]], GAP) for start in range(0, len(panels), per_strip)]
     return stack(strips, gap=1)
 
 
 def _room(rows: Axis, columns: Axis, width: int) -> int:
-    return max(width - rows.width - GAP - bool(columns.boundary), 4)
+    return max(width - rows.width - GAP, 4)
 
 
 def head_maps(

@@ -252,12 +252,12 @@ def difference(comparison: Comparison, palette: Palette, room: int, lines: int |
     marks = ["·", shade * width, "A" * width, "B" * width, "X" * width]
     cells = [cell(mark, width, style) for mark, style in zip(marks, (DIM, DIM, *styles, BOLD), strict=True)]
     rows, columns = rows.pooled(pool[0]), columns.pooled(pool[1])
-    drawn = [columns.ticks(width, palette), *([cells[code] for code in row] for row in codes.tolist())]
+    drawn = [columns.ticks(width), *([cells[code] for code in row] for row in codes.tolist())]
     names = [palette.shortened(name, room - 20) for name in comparison.names]
     counts = [int(np.count_nonzero(cells)) for cells in planes[:2]]
     notes = [f"{'AB'[side]} only {names[side]}: {plural(counts[side], 'cell')}" for side in (0, 1) if counts[side]]
     notes += [f"{shade} both", "· neither"]
     notes += ["X each somewhere"] if (codes == _EITHER).any() else []
     notes += [f"a cell is {pool[0]}×{pool[1]}"] if pool != (1, 1) else []
-    picture = hstack([rows.row_labels(1, palette), block(drawn)], 1)
+    picture = hstack([rows.row_labels(1), block(drawn)], 1)
     return stack([picture, flowing(([Segment(note, DIM)] for note in notes), room)])

@@ -38,7 +38,6 @@ class Axis:
 
     labels: tuple[str, ...]  # fit for the output
     indices: tuple[int, ...]  # the position of each one
-    boundary: int = 0  # how many of them come before the second text of a pair; 0 where there is no boundary
     marked: frozenset[int] = frozenset()  # the places of those that carry `MARK`
 
     @classmethod
@@ -51,9 +50,7 @@ class Axis:
         for place, index in enumerate(chosen):
             if predicted and index in predicted:
                 labels[place] += " → " + palette.shortened(predicted[index].label, LONGEST_LABEL)
-        first = sum(1 for token in shown if token.segment == 0)
-        in_order = all(token.segment == 0 for token in shown[:first])
-        return cls(tuple(labels), tuple(chosen), first if 0 < first < len(shown) and in_order else 0)
+        return cls(tuple(labels), tuple(chosen))
 
     def __len__(self) -> int:
         """How many rows or columns."""
@@ -63,25 +60,9 @@ class Axis:
         """Return the axis with a mark at the rows that may attend to no key in one of the planes."""
         return replace(self, marked=frozenset(np.flatnonzero(blind.any(axis=0)).tolist()))
 
-    def taken(self, parts: Sequence[range]) -> Axis:
-        """Return the axis of parts of this one: each is called as its first place, and marked where one of it is."""
-        before = sum(part.start < self.boundary for part in parts)
-        marked = (number for number, part in enumerate(parts) if not self.marked.isdisjoint(part))
-        return Axis(
-            tuple(self.labels[part.start] for part in parts),
-            tuple(self.indices[part.start] for part in parts),
-            before if before < len(parts) else 0,
-            frozenset(marked if self.marked else ()),
-        )
-
     def pooled(self, step: int) -> Axis:
         """Return the axis of every `step`-th place, marked if one up to the next is."""
-        return self.taken([range(start, start + step) for start in range(0, len(self), step)])
-
-    def paired(self) -> Axis:
-        """Return the axis of lines that show two places each, which both belong to the same text of a pair."""
-        texts = range(self.boundary), range(self.boundary, len(self))
-        return self.taken([text[start : start + 2] for text in texts for start in range(0, len(text), 2)])
+        return Axis(self.labels[::step], self.indices[::step], frozenset(place // step for place in self.marked))
 
     @cached_property
     def digits(self) -> int:
@@ -94,44 +75,39 @@ class Axis:
         longest = max(map(cell_len, self.labels))
         return self.digits + (1 + longest if longest else 0) + (2 if self.marked else 0)
 
-    def row_labels(self, header_lines: int, palette: Palette, height: int = 1) -> Block:
+    def row_labels(self, header_lines: int, height: int = 1) -> Block:
         """Return `index label` for every row, which is so high, below as many blank lines as the matrix has headers."""
         digits, width = self.digits, self.width
         margin = 2 if self.marked else 0  # a column of its own, where no token that is called so is taken for a mark
         blank, lines = [Segment(" " * width)], []
         for place, (index, label) in enumerate(zip(self.indices, self.labels, strict=True)):
-            lines += [[Segment("─" * width, DIM)]] * (place == self.boundary > 0)
             name = cell(f"{index:>{digits}} {label}".rstrip(), width - margin, align="left")
             above = (height - 1) // 2  # where the numbers of cells stand
             mark = cell(MARK if place in self.marked else "", margin, BOLD)
             lines += [*[blank] * above, [name, mark], *[blank] * (height - 1 - above)]
         return Block([blank] * header_lines + lines, width)
 
-    def header(self, cell_width: int, palette: Palette) -> list[Segment]:
+    def header(self, cell_width: int) -> list[Segment]:
         """Return the header of columns: what each is called, or its index; of narrow ones as many as have room."""
-        if cell_width <= 2 or self.boundary:
-            return self.ticks(cell_width, palette)
+        if cell_width <= 2:
+            return self.ticks(cell_width)
         has_room = any(self.labels) and max(map(cell_len, self.labels)) < cell_width
         texts = self.labels if has_room else map(str, self.indices)
         placed = (" " * ((cell_width - cell_len(text)) // 2) + text for text in texts)
         return [Segment(set_cell_size(text, cell_width), DIM) for text in placed]
 
-    def ticks(self, cell_width: int, palette: Palette, marked: int | None = None) -> list[Segment]:
+    def ticks(self, cell_width: int, marked: int | None = None) -> list[Segment]:
         """Return the header of narrow columns: as many of their indices as have room.
 
         The place that is `marked` has a mark instead.
         """
         last = len(str(self.indices[-1]))
         step = next(step for step in STEPS if step * cell_width > last)
-        width = len(self) * cell_width + bool(self.boundary)
-
-        def start_of(place: int) -> int:
-            return place * cell_width + (1 if self.boundary and place >= self.boundary else 0)
-
-        mark = None if marked is None else start_of(marked) + cell_width - 1
+        width = len(self) * cell_width
+        mark = None if marked is None else (marked + 1) * cell_width - 1
         line = ""
         for place in range(0, len(self), step):
-            start, text = start_of(place), str(self.indices[place])
+            start, text = place * cell_width, str(self.indices[place])
             is_free = mark is None or not start - 1 <= mark <= start + len(text)
             if is_free and len(line) <= start and start + len(text) <= width:
                 line += " " * (start - len(line)) + text
@@ -199,16 +175,13 @@ class Matrix(NamedTuple):
         pieces = []
         for start in range(0, count, step):
             columns = range(start, min(start + step, count))
-            gaps = [Segment("│" if place == self.columns.boundary > 0 else " ", DIM) for place in columns]
             names = (cell(labels[place], each, DIM) for place in columns)
             lines = [title, [segment for name in names for segment in (Segment(" "), name)]]
             for row, numbers in enumerate(texts):
-                if self.rows.boundary and row == self.rows.boundary:
-                    lines.append([Segment("─" * ((each + 1) * len(columns)), DIM)])
                 line = []
-                for gap, place in zip(gaps, columns, strict=True):
+                for place in columns:
                     text = "·" if self.hide_masked and not allowed[row, place] else numbers[place]
-                    line += [gap, cell(text, each, styles[row][place])]
+                    line += [Segment(" "), cell(text, each, styles[row][place])]
                 lines.append(line)
             pieces.append(block(lines))
         return pieces
@@ -220,7 +193,7 @@ def side_by_side(matrices: Sequence[Matrix], palette: Palette, width: int | None
     lines: list[list[Block]] = []
     used, rows = 0, None
     for matrix in matrices:
-        labels = matrix.rows.row_labels(2, palette)
+        labels = matrix.rows.row_labels(2)
         for body in matrix.bodies(palette, None if width is None else max(width - labels.width, 1), digits):
             added = [body] if matrix.rows == rows else [labels, body]
             if not lines or used + sum(part.width for part in added) + GAP > room:
@@ -282,18 +255,14 @@ class CellGrid(NamedTuple):
 
     @property
     def lines(self) -> list[range]:
-        """The rows that each line shows; the rule between two texts shows none."""
-        lines: list[range] = []
-        for text in (range(self.rows.boundary), range(self.rows.boundary, len(self.rows))):
-            lines += [range(0)] if lines else []
-            for start in range(0, len(text), self.cell.rows):
-                lines += [text[start : start + self.cell.rows]] * self.cell.lines
-        return lines
+        """The rows that each line shows."""
+        rows, each = range(len(self.rows)), self.cell.rows
+        return [rows[start : start + each] for start in rows[::each] for _ in range(self.cell.lines)]
 
     @property
     def width(self) -> int:
         """How many cells of a line it takes."""
-        return len(self.columns) * self.cell.columns + bool(self.columns.boundary)
+        return len(self.columns) * self.cell.columns
 
 
 def map_lines(
@@ -306,37 +275,28 @@ def map_lines(
     blank: Callable[[int, int], str] | None = None,
     digits: int = 2,
 ) -> list[list[Segment]]:
-    """Return the cells of a map in lines, with rules where a second text begins.
+    """Return the cells of a map in lines.
 
     A cell is masked where it is not `allowed`, and `blank` says what is written there instead of the mark. The cell
     under the `cursor`, a row and a column, is marked in a way that needs no colour.
     """
-    columns, cell = lattice.columns, lattice.cell
-    texts = range(lattice.rows.boundary), range(lattice.rows.boundary, len(lattice.rows))
-    lines: list[list[Segment]] = []
-    for rows in filter(None, texts):
-        if rows.start:
-            rules = ["─" * (len(columns) * cell.columns)]
-            if place := columns.boundary * cell.columns:
-                rules = [rules[0][:place], "┼", rules[0][place:]]
-            lines.append([Segment("".join(rules), DIM)])
-        part = slice(rows.start, rows.stop)
-        drawn, below = _cells(values[part], allowed[part], palette, scale, cell, digits)
-        if blank is not None and cell.rows == 1:
-            for row, column in np.argwhere(~allowed[part]).tolist():
-                drawn[row][column] = (cell.aligned(blank(rows.start + row, column)), DIM)
-        if cursor is not None and cursor[0] in rows:
-            own = tuple(slice(place, place + 1) for place in cursor)
-            style = palette.cells(values[own], allowed[own], scale, 1)[0][0][1] if allowed[cursor] else None
-            line = drawn[(cursor[0] - rows.start) // cell.rows]
-            glyph = line[cursor[1]][0].strip()
-            marked = f"▸{glyph}" if cell.has_number else f"[{' ' * (cell.columns - 2)}]"
-            glyph = "◆" if cell.columns == 1 else marked
-            line[cursor[1]] = (cell.aligned(glyph), BOLD if style is None else style + BOLD)
-        for number, line in enumerate(drawn):
-            around = [_segments(below[number], columns.boundary, palette)] * (cell.lines - 1) if cell.lines > 1 else []
-            middle = (cell.lines - 1) // 2
-            lines += [*around[:middle], _segments(line, columns.boundary, palette), *around[middle:]]
+    cell, lines = lattice.cell, list[list[Segment]]()
+    drawn, below = _cells(values, allowed, palette, scale, cell, digits)
+    if blank is not None and cell.rows == 1:
+        for row, column in np.argwhere(~allowed).tolist():
+            drawn[row][column] = (cell.aligned(blank(row, column)), DIM)
+    if cursor is not None:
+        own = tuple(slice(place, place + 1) for place in cursor)
+        style = palette.cells(values[own], allowed[own], scale, 1)[0][0][1] if allowed[cursor] else None
+        line = drawn[cursor[0] // cell.rows]
+        glyph = line[cursor[1]][0].strip()
+        marked = f"▸{glyph}" if cell.has_number else f"[{' ' * (cell.columns - 2)}]"
+        glyph = "◆" if cell.columns == 1 else marked
+        line[cursor[1]] = (cell.aligned(glyph), BOLD if style is None else style + BOLD)
+    for number, line in enumerate(drawn):
+        around = [_segments(below[number])] * (cell.lines - 1) if cell.lines > 1 else []
+        middle = (cell.lines - 1) // 2
+        lines += [*around[:middle], _segments(line), *around[middle:]]
     return lines
 
 
@@ -383,13 +343,7 @@ def short_number(value: float, digits: int, width: int) -> str:
     return ""
 
 
-def _segments(line: Line, boundary: int, palette: Palette) -> list[Segment]:
-    """Return a line's cells, neighbours of one style as one segment, with a rule before a second text."""
-    if boundary:
-        return [
-            *_segments(line[:boundary], 0, palette),
-            Segment("│", DIM),
-            *_segments(line[boundary:], 0, palette),
-        ]
+def _segments(line: Line) -> list[Segment]:
+    """Return a line's cells, neighbours of one style as one segment."""
     runs = [list(run) for _, run in groupby(line, key=lambda cell: id(cell[1]))]  # comparing styles costs more
     return [Segment("".join([glyph for glyph, _ in run]), run[0][1]) for run in runs]

@@ -88,7 +88,8 @@ BY_METAVAR: dict[str, Values] = {
     "auto": ["auto", "cpu"], "SIZE": ["20GB", "1 MB", "0", "3.3in"], "NAME": ["cpu", "main"], "MODEL": _CHECKPOINTS,
     "FOLDER|NAME": ["tiny", "missing"],
     "SCRIPT ARGS": ["program.py"], "LENGTHS": ["2", "4,1"], "MODULE": ["program"], "GLOB": ["program.py", "*:5"],
-    "N|auto": ["1", "auto"], "ray|ray://HOST:PORT": ["ray://127.0.0.1:1"], "IMAGE": ["missing.png", "text.txt"], "RULES": ["max_score>50", "sink<0"],
+    "N|auto": ["1", "auto"], "ray|ray://HOST:PORT": ["ray://127.0.0.1:1"], "IMAGE": ["missing.png", "text.txt"],
+    "RULES": ["max_score>50", "sink<0"],
     "ROWSxCOLUMNS": ["1x2", "2x1"], "zero|mean|TEXT": ["zero", "mean", "flies time"], "DIR": ["saved"],
 }  # fmt: skip
 

@@ -218,9 +218,6 @@ def _draw(drawn: _Map, scale: Scale, colors: ListedColormap, pool: int, width: f
     high, wide = (count * pool for count in picture.values.shape)  # the last blocks may reach beyond the axes
     axes.imshow(painted, extent=(0, wide, high, 0), interpolation="nearest")
     axes.set(xlim=(0, len(columns)), ylim=(len(rows), 0), aspect="equal")
-    for axis, line in ((rows, axes.axhline), (columns, axes.axvline)):
-        if axis.boundary:
-            line(axis.boundary, color=HATCHED["edgecolor"], linewidth=0.8)
 
 
 def add_key(
@@ -246,5 +243,3 @@ def _notes(trace: Trace, maps: Sequence[_Map], pool: int) -> Iterator[str]:
         yield f"each cell is the largest of {pool}×{pool}"
     if any(each.rows.marked for each in maps):
         yield f"{MARK} may attend to no key"
-    if any(axis.boundary for each in maps for axis in (each.rows, each.columns)):
-        yield "grey lines: where the second text begins"

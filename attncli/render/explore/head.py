@@ -62,18 +62,16 @@ class _LargeHead:
 
     def _layout(self) -> _Layout:
         """Return the largest cells with which the whole head fits, or else the smallest ones, pooled."""
-        sizes, bounds, longest = self.sight.size, self.sight.boundaries, self._longest_label
+        sizes, longest = self.sight.size, self._longest_label
         for cell in self._cells(longest):
-            high, wide = _lines_of(sizes[0], bounds[0], cell), sizes[1] * cell.columns + bool(bounds[1])
+            high, wide = -(-sizes[0] // cell.rows) * cell.lines, sizes[1] * cell.columns
             for labels in dict.fromkeys(min(each, longest) for each in _LABELS):
                 is_cut = cell.has_number and labels < min(longest, _LABELS[1])  # room is for words first
                 if not is_cut and high <= self.body and self._margin(labels) + wide <= self.room.width:
                     return _Layout(self.sight.steps_of(1, 1), cell, labels)
         labels = next((each for each in _LABELS if self.room.width >= 5 * each), 0)
         cell = HALF if self.palette.has_color else NARROW
-        # The rule between two texts takes a line, and the lines above and below it may show one row each.
-        lines = max(self.body - 2 * bool(bounds[0]), 1) * cell.rows
-        columns = max(self.room.width - self._margin(labels) - bool(bounds[1]), 1)
+        lines, columns = self.body * cell.rows, max(self.room.width - self._margin(labels), 1)
         return _Layout(self.sight.steps_of(-(-sizes[0] // lines), -(-sizes[1] // columns)), cell, labels)
 
     @cached_property
@@ -87,8 +85,8 @@ class _LargeHead:
         """Return the sizes of cells, the largest first: with their number, where there are few."""
         if max(self.sight.size) > self.room.width:
             return []
-        free = self.room.width - self._margin(longest) - bool(self.sight.boundaries[1])
-        each, high = free // self.sight.size[1], self.body // self.sight.size[0]
+        each = (self.room.width - self._margin(longest)) // self.sight.size[1]
+        high = self.body // self.sight.size[0]
         lines = max(min(high, (each + 1) // 2), 1)
         wide = min(each, max(2 * lines + 2, _LARGE + 1))
         cells, has_color = [WIDE], self.palette.has_color
@@ -107,7 +105,7 @@ class _LargeHead:
         cells = map_lines(shown.values, shown.allowed, self.grid, self.palette, scale, self.at_cursor)
         lines, middle = self.grid.lines, (self.layout.cell.lines - 1) // 2
         for number, (rows, drawn) in enumerate(zip(lines[: self.body], cells, strict=False)):
-            is_named = not rows or number - lines.index(rows) == middle
+            is_named = number % self.layout.cell.lines == middle
             yield [*(self._row_label(rows) if is_named else [margin]), *drawn]
         marks = shown.extent.notes_on(scale) + [f"{MARK} fully masked"] * self.has_marks
         cell = self.layout.cell
@@ -128,11 +126,9 @@ class _LargeHead:
         """Return the indices of the columns, or their tokens where there is room."""
         columns, cell, at = self.grid.columns, self.layout.cell, self.at_cursor[1]
         if not cell.has_number:
-            return columns.ticks(cell.columns, self.palette, at)
+            return columns.ticks(cell.columns, at)
         line = []
         for key in columns.indices:
-            if key == columns.boundary > 0:
-                line.append(Segment(" "))
             text = str(key)
             if cell.columns >= _WITH_WORDS:
                 text = self.palette.shortened(self.sight.tokens[1][key].label, cell.columns - 2)
@@ -143,8 +139,6 @@ class _LargeHead:
     def _row_label(self, rows: range) -> list[Segment]:
         """Return the label left of a line; of several rows that share one, that of the cursor."""
         width, step = self._margin(self.layout.labels), self.layout.steps[0]
-        if not rows:
-            return [Segment("─" * (width - 1) + " ", DIM)]
         is_current = self.at_cursor[0] in rows
         index = self.cursor.query if is_current else rows.start * step
         text = f"{QUERY if is_current else ' '}{index:>{self.digits}}"
@@ -161,12 +155,6 @@ class _Layout(NamedTuple):
     steps: tuple[int, int]  # rows and columns of a cell
     cell: GridCell
     labels: int  # cells of the longest label
-
-
-def _lines_of(rows: int, boundary: int, cell: GridCell) -> int:
-    """Return how many lines rows take, with the rule between two texts."""
-    shared = -(-boundary // cell.rows) - (-(rows - boundary) // cell.rows)
-    return shared * cell.lines + bool(boundary)
 
 
 def large_picture(

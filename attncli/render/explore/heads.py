@@ -117,7 +117,7 @@ def layer_map(
 
     def lines() -> Iterator[Sequence[Segment]]:
         at = rows.index(chosen[0]), columns.index(chosen[1])
-        yield [Segment(" " * margin), *grid.columns.ticks(cell.columns, palette, at[1])]
+        yield [Segment(" " * margin), *grid.columns.ticks(cell.columns, at[1])]
         drawn = map_lines(values, ~np.isnan(values), grid, palette, scale, at, blank)
         for layer, line in zip(rows, drawn, strict=True):
             mark = QUERY if layer == chosen[0] else " "

@@ -66,12 +66,6 @@ class LayerViewCache:
         """Number of queries and of keys."""
         return self.layer.num_queries, self.layer.num_keys
 
-    @cached_property
-    def boundaries(self) -> tuple[int, int]:
-        """Number of queries and of keys before the second text of a pair; 0 without one."""
-        rows, columns = map(_boundary, self.tokens)
-        return rows, columns
-
     def cells(self, head: int, rows: range) -> Heatmap:
         """Return some rows of a head, with all keys."""
         own = self.layer.head(head, rows)
@@ -85,13 +79,8 @@ class LayerViewCache:
 
     def grid(self, steps: tuple[int, int], cell: GridCell) -> CellGrid:
         """Return the places of the cells of a head in blocks of rows × columns."""
-
-        def axis(size: int, step: int, boundary: int) -> Axis:
-            part = tuple(range(0, size, step))
-            before = sum(start < boundary for start in part)
-            return Axis(("",) * len(part), part, before if before < len(part) else 0)
-
-        rows, columns = (axis(*each) for each in zip(self.size, steps, self.boundaries, strict=True))
+        parts = [tuple(range(0, size, step)) for size, step in zip(self.size, steps, strict=True)]
+        rows, columns = (Axis(("",) * len(part), part) for part in parts)
         return CellGrid(rows, columns, cell)
 
     def steps_of(self, rows: int, columns: int) -> tuple[int, int]:
@@ -126,8 +115,3 @@ class LayerViewCache:
             blocks = [self.cells(head, part).pooled(1, columns) for part in parts]
             heads[head] = joined("", blocks).pooled(rows, 1)
         return heads
-
-
-def _boundary(tokens: Tokens) -> int:
-    first = sum(token.segment == 0 for token in tokens)
-    return first if first < len(tokens) and all(token.segment == 0 for token in tokens[:first]) else 0
