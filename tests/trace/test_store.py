@@ -211,7 +211,6 @@ VIEWS = [
     *(["heads", "-F", form] for form in ("table", "svg", "csv")),
     *(["why", "-q", "0", "-F", form] for form in ("table", "svg", "json")),
     *(["diff", "-F", form] for form in ("table", "svg", "json")),
-    *(["tokens", "-F", form] for form in ("table", "svg", "tsv")),
 ]  # fmt: skip
 
 
