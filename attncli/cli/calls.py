@@ -68,12 +68,9 @@ class CallRun:
     def _write(self) -> None:
         calls, stderr, file = self._calls, self._stderr, self._output.file
         if self._form != "table":
-            from attncli.formats.columns import call_table
             from attncli.formats.documents import write_calls
-            from attncli.formats.rows import table_rows
 
-            is_json = self._form == "json"
-            stderr.write([write_calls(calls)] if is_json else table_rows(call_table(calls), self._form), file)
+            stderr.write([write_calls(calls)], file)
             return
         from attncli.render.calls import calls_parts
 
@@ -113,8 +110,6 @@ class ProofRun:
         self._stderr, self._form, self._output, self._no_fail = stderr, _form_of(output), _absolute(output), no_fail
         self._prover = Prover(claim, lengths)
         self.notes, self.watching = self._prover.notes, self._prover.watching
-        if self._form == "tsv":
-            raise UsageError("--prove writes a table or JSON; give --format json")
 
     def report(self) -> int:
         """Show what was proved, and return the exit code that it asks for."""
@@ -149,10 +144,10 @@ def _form_of(output: options.OutputOptions) -> str:
     Raises:
         UsageError: it is one of attention over training.
     """
-    for name in ("formats.columns", "formats.documents", "formats.rows", "render.calls", "render.findings"):
+    for name in ("formats.documents", "render.calls", "render.findings"):
         import_module(f"attncli.{name}")
     form = output.chosen()
-    if form not in ("table", "json", "tsv"):
+    if form not in ("table", "json"):
         raise UsageError(f"{form} is a format of attention over training; give --every N, or -F json")
     return form
 

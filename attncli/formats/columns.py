@@ -18,7 +18,6 @@ from attncli.trace.tokenization import Choice, Tokenization
 
 if TYPE_CHECKING:
     from attncli.analysis.ablation import Ablation
-    from attncli.analysis.calls.calls import Calls
     from attncli.analysis.composition import Composition
     from attncli.analysis.drift import CheckpointHistory
     from attncli.analysis.heads import HeadReport
@@ -53,7 +52,6 @@ TRAINING = {
     "step": "int64", "place": "string", "module": "string", "layer": "int32", "head": "int32",
     **dict.fromkeys(COLUMNS, "float32"), "twin": "int32", "rank": "int32",
 }  # fmt: skip
-CALLS = ("place", "function", "module", "api", "calls", "heads", "queries", "keys", "dtype", "mask", "findings")
 
 Block = dict[str, Any]
 
@@ -263,20 +261,6 @@ def pair_table(report: PairReport) -> Table:
 
     types = {"layer": "int32", "kind": "string", "head": "int32", **dict.fromkeys(NUMBERS, "float64")}
     return _table(types, {name: [getattr(head, name) for head in report.heads] for name in types})
-
-
-def call_table(calls: Calls) -> Table:
-    """Return a row for each module at each place of a program; findings are their codes, with commas."""
-    rows = [
-        (
-            str(track.place), track.place.function, track.place.module, track.api, track.calls,
-            *map(str, track.sizes[1:]), track.dtype, track.mask,
-            ",".join(dict.fromkeys(one.finding.code for one in track.all_findings)),
-        )
-        for track in calls.tracks
-    ]  # fmt: skip
-    columns = {name: [row[index] for row in rows] for index, name in enumerate(CALLS)}
-    return _table(dict.fromkeys(CALLS, "string"), columns)
 
 
 def row_count(block: Block) -> int:

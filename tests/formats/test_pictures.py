@@ -139,7 +139,9 @@ HIDDEN = {"\x1b[31m": "\\x1b[31m", "\u202egnp.exe": "\\u202egnp.exe", "\uffff": 
 
 
 def test_markup_in_tokens_and_sentences_is_text(attn: Run, tmp_path: Path) -> None:
-    lines = "\n".join(grid_of(attn("inspect", "--from", dump(tmp_path, [*TOKENS, *HIDDEN]), "--show", "tokens", "-F", "svg").out))
+    lines = "\n".join(
+        grid_of(attn("inspect", "--from", dump(tmp_path, [*TOKENS, *HIDDEN]), "--show", "tokens", "-F", "svg").out)
+    )
     assert all(token in lines for token in (*TOKENS, *HIDDEN.values()))
     text = "</title><script>&amp;`x` {a} {{b}} \"'"
     root = ElementTree.fromstring(attn("inspect", text, "-F", "svg").out)
