@@ -60,7 +60,6 @@ _AROUND = 5  # lines around the rows of maps: two legends, a title, ticks, a gap
 _SCREEN = 24  # lines of maps with numbers, where no screen has more
 _FEWEST = 6  # lines of heads
 _FEW = 3  # query rows that are named
-_WITH_ELSEWHERE = 72  # cells of a line that has these columns too
 _FINE = 0.01  # bits; less has another digit
 
 
@@ -222,7 +221,7 @@ class DiffView:
             count = f"{len(notable)} of {plural(len(heads), 'head')}" if notable else f"No head of {len(heads)}"
             sentence = f"{count} changed by more than {NOTABLE:g} bits{where}. "
             sentence += f"{self._name(heads[0])} changed most: {self._number(most, self._digits)} bits"
-        worth = f"Jensen-Shannon divergence, {self._rows_compared()}. {_WORTH}"
+        worth = f"Jensen-Shannon divergence, {self._rows_compared()}. {_WORTH}{self._on_elsewhere()}"
         return block(
             [[Segment(line, BOLD)] for line in wrap(sentence, self._room)]
             + [[Segment(line, DIM)] for line in wrap(worth, self._room)]
@@ -254,10 +253,8 @@ class DiffView:
         if not self._changed:
             return []
         listed = self._listed(self.top)
-        notes = wrap(self._on_elsewhere(), self._room) if self._elsewhere(self._changed) else []
-        below = [block([[Segment(line, DIM)] for line in notes])] if notes else []
         if len(self.difference.heads) == 1 or self.palette.is_read_aloud:
-            return [stack([listed, *below])]
+            return [listed]
         kinds = list(dict.fromkeys(each.kind for each in self.difference.heads))
         maps = {
             "bits" + f" · {kind}" * (len(kinds) > 1): {
@@ -266,32 +263,27 @@ class DiffView:
             for kind in kinds
         }
         scale = Scale.up_to(self._changed[0].jensen_shannon or 0, "sqrt")
-        bounds = Bounds(lines - len(notes), self._room)
+        bounds = Bounds(lines, self._room)
         both = maps_and_list(
             maps, scale, self.palette, bounds, self._digits, lambda count: self._listed(min(count, self.top))
         )
-        return [stack([both, *below])]
+        return [both]
 
     def _listed(self, count: int) -> Block:
         heads = self._changed[:count]
         columns = [Column("head", [self._name(each) for each in heads], BOLD, "<")]
         columns.append(Column("bits", [self._number(each.jensen_shannon, self._digits) for each in heads]))
-        columns += self._elsewhere(heads)
         return ranking(columns, len(self._changed) - len(heads), self._room, self.palette)
 
-    def _elsewhere(self, found: Sequence[HeadDifference]) -> list[Column]:
-        is_there = any(each.elsewhere and max(each.elsewhere) > 0 for each in self.difference.heads)
-        if not is_there or self._room < _WITH_ELSEWHERE:
-            return []
-        sides = zip(*(each.elsewhere or (None, None) for each in found), strict=True)
-        return [self._weights(f"elsewhere {name}", values) for name, values in zip(NAMES, sides, strict=True)]
-
     def _on_elsewhere(self) -> str:
+        """Return how weight counts that no shared token gets; nothing where there is none."""
+        if not any(each.elsewhere and max(each.elsewhere) > 0 for each in self.difference.heads):
+            return ""
         layers = [layer for pair in self.difference.layers for layer in (pair.first, pair.second)]
         is_whole = all(pair.columns.is_whole for pair in self.difference.layers)
         where = [] if is_whole else ["on tokens only one sentence has"]
         where += ["in sinks"] if any(layer.sinks is not None for layer in layers) else []
-        return f"elsewhere: weight {' or '.join(where) or 'that rows lack of 1'} (counted as one extra cell)"
+        return f" Weight {' or '.join(where) or 'that rows lack of 1'} counts as one extra cell."
 
     def _cells(self, most: int) -> list[Block]:
         cells = [each for each in self.difference.cells if abs(each.difference) >= CHANGED][: max(most, 0)]
