@@ -280,25 +280,21 @@ class Components:
         cells = self.palette.cells(np.array([[weight]]), np.ones((1, 1), bool), self.scale, 1)
         return cells[0][0][1] if self.palette.has_color else None
 
-    def ranked(self, frame: MatrixFrame, most: int, bounds: Bounds | None = None) -> Block:
-        """Return the heaviest keys of the queries of heads; within bounds as many rows and keys as fit."""
+    def ranked(self, frame: MatrixFrame, most: int) -> Block:
+        """Return the heaviest keys of the queries of heads."""
         queries, rows = list[str](), list[tuple[list[int], list[float]]]()
         names = {head: str(frame.layer.head_label(head)) for head in frame.layer.heads}
         for head, name in names.items():
             axis = frame.rows.marking(frame.blind_in(head))
-            shown = range(len(axis))[: None if bounds is None else bounds.lines - 2 - len(rows)]
-            for place, keys, weights in _heaviest(frame, head, shown, most):
+            for place, keys, weights in _heaviest(frame, head, range(len(axis)), most):
                 mark = f" {MARK}" if place in axis.marked else ""
                 query = f"{axis.indices[place]:>{axis.digits}} {axis.labels[place]}{mark}"
                 queries.append(f"{name:>{max(map(len, names.values()))}}  {query}")
                 rows.append((keys, weights))
         called = [f"{at} {label}" for at, label in zip(frame.columns.indices, frame.columns.labels, strict=True)]
-        sums = Column("sum", ["0.0000"] * len(rows), DIM)
-        columns = self._with_keys(
-            [Column("head query", queries, align="<"), sums], rows, called, bounds and bounds.width
-        )
-        count = (len(columns) - 2) // 2
-        columns[1] = sums._replace(texts=[self._digits(sum(weights[:count])) if own else "" for own, weights in rows])
+        sums = Column("sum", [self._digits(sum(weights)) if weights else "" for _, weights in rows], DIM)
+        columns = self._with_keys([Column("head query", queries, align="<"), sums], rows, called, None)
+        count = max((len(keys) for keys, _ in rows), default=0)
         title = f"{count} heaviest keys of each query" if count > 1 else "heaviest key of each query"
         return stack([block([[Segment(title, BOLD)]]), table(columns, self.width)])
 
@@ -429,8 +425,6 @@ def layer_title(layer: LayerTrace) -> str:
 
 
 def _heaviest(frame: MatrixFrame, head: int, rows: range, most: int) -> Iterator[tuple[int, list[int], list[float]]]:
-    if not rows:
-        return
     chosen = [frame.cells.rows[row] for row in rows]
     found = frame.layer.head(head, chosen).top_keys(frame.cells.of_columns, most)
     for row, (keys, weights) in zip(rows, found, strict=True):

@@ -223,8 +223,8 @@ class Layout:
 
     @property
     def _has_all(self) -> bool:
-        is_listed = self.view.top_keys is not None and self.view.chooses_rows(self.trace)
-        return self.is_all or self.palette.is_read_aloud or self.view.show is not None or is_listed
+        is_chosen = self.view.show is not None or self.view.top_keys is not None
+        return self.is_all or self.palette.is_read_aloud or is_chosen
 
     @cached_property
     def _parts(self) -> Components:
@@ -305,9 +305,7 @@ class Layout:
         """The parts of the view that one screen has room for, and a note on the rest."""
         head, proof = self._head(), self._proof
         left = (self._lines or LINES) + 1 - cost([*head, *proof])  # no blank line below the last part
-        if self.view.top_keys is not None:
-            body, facts = self._listed(left)
-        elif self._parts.has_image_keys:
+        if self._parts.has_image_keys:
             body, facts = self._pictured(left)
         elif self._parts.has_one_row:
             body, facts = self._queried(left), []
@@ -371,14 +369,6 @@ class Layout:
         body = [*[picture] * bool(picture.lines), *sentence]
         facts = [f"{heads} of {every} heads"] * (heads < every)
         return [*self._words(lines - cost(body)), *body], facts
-
-    def _listed(self, lines: int) -> tuple[list[Block], list[str]]:
-        frame, several = self._parts.frames[0], len(self._parts.frames) > 1
-        every, name = len(frame.layer.heads) * len(frame.rows), [self._wrapped(layer_title(frame.layer), "")] * several
-        lines -= cost(name) + 1 + (self._note_lines if several or every > lines - 3 else 0)
-        listed = self._parts.ranked(frame, self.view.top_keys or 1, Bounds(lines, self._parts.room))
-        facts = [f"{lines - 2} of {every} rows"] * (every > lines - 2)
-        return [*name, listed], facts + [f"one of {len(self._parts.frames)} layers"] * several
 
     # --- maps ---
 

@@ -58,7 +58,6 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["-m", "MINILM", "the cat did not cross the street because it was tired"],
         ["-m", "MINILM", "the cat did not cross the street because it was tired", "--query", "it", "--layer", "all"],
         [text(200), "--num-heads", "16"],
-        [text(200), "--top-keys", "3"],
     ],
     ids=" ".join,
 )
