@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from attncli.cli.options import CommonOptions, Load, TextOptions
     from attncli.corpus.jobs import BatchFn, ModelJob, Task
     from attncli.trace.selection import Indices
-    from attncli.trace.tokenization import Choice
     from attncli.trace.trace import Trace
     from attncli.trace.view import View
 
@@ -340,11 +339,11 @@ def traces_of(
 
 
 def write_results(
-    environment: Environment, results: ResultStream[Any], shown: View | Choice | None, form: str, path: Path | None
+    environment: Environment, results: ResultStream[Any], shown: View | str, form: str, path: Path | None
 ) -> None:
     """Write results that are pieces of a machine format to a file, or to standard output.
 
-    `shown` decides the columns of rows; None is for cuts. Parquet has a file.
+    `shown`, a view of traces, `tokens` or `cuts`, decides the columns of rows. Parquet has a file.
     """
     from attncli.files import atomic_write
     from attncli.formats import joined
@@ -362,7 +361,7 @@ def write_results(
             stream.flush()
 
 
-def _types(form: str, shown: View | Choice | None) -> Mapping[str, str]:
+def _types(form: str, shown: View | str) -> Mapping[str, str]:
     if form in ("json", "jsonl"):
         return {}
     from attncli.formats.columns import types_of  # which imports NumPy
@@ -376,7 +375,7 @@ def write_folder(
     job: ModelJob[Any],
     folder: str,
     form: str,
-    shown: View | None,
+    shown: View | str,
     made: Mapping[str, str],
     workers: int | None = None,
     on: str | None = None,

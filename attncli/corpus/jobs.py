@@ -191,17 +191,13 @@ def score_pairs(number: int, trace: Trace, *, texts: Mapping[int, PairedText]) -
     return PairScores.of(trace, texts[number]), warnings_of(trace, View())
 
 
-def encode(number: int, item: Ablation | Tokenization, *, form: str | None, shown: Any) -> tuple[Any, Iterable[str]]:
+def encode(
+    number: int, item: Ablation | Tokenization, *, form: str | None, shown: View | None = None
+) -> tuple[Any, Iterable[str]]:
     """Return the effects of cuts or the tokens of a sentence, or their pieces in a format; see `Task`.
 
-    `shown` is the `View` or the `Choice` of what is shown.
-
-    Raises:
-        UsageError: words were asked for, and no token has a place in the text.
+    `shown` has the digits of effects.
     """
     from attncli.formats import part_of
-    from attncli.trace.tokenization import Tokenization
 
-    if isinstance(item, Tokenization):
-        item.shown(shown)  # refused here, before anything is written
     return item if form is None else part_of(form, number, item, shown), item.notes

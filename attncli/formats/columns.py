@@ -14,7 +14,7 @@ from attncli.analysis import OF_ANY_TEXT, OF_PICTURES, names_for
 from attncli.analysis.training import CHANGE
 from attncli.errors import Metadata
 from attncli.recording.call import COLUMNS
-from attncli.trace.tokenization import Choice, Tokenization
+from attncli.trace.tokenization import Tokenization
 
 if TYPE_CHECKING:
     from attncli.analysis.ablation import Ablation
@@ -43,7 +43,6 @@ TOKENS = {
     "sentence": "int64", "index": "int32", "id": "int32", "text": "string", "start": "int32", "end": "int32",
     "special": "bool_", "segment": "int32", "word": "int32", "unknown": "bool_",
 }  # fmt: skip
-WORDS = {name: kind for name, kind in TOKENS.items() if name not in ("id", "word")} | {"pieces": "string"}
 ABLATIONS = {
     "sentence": "int64", "layer": "int32", "head": "int32", "outcome": "string", "next": "string", "against": "string",
     **dict.fromkeys(("before", "after", "change", "direct"), "float64"),
@@ -68,13 +67,11 @@ def objects(values: Any) -> np.ndarray[Any, Any]:
     return np.array([*values, None], object)[:-1]  # else texts of one length would become an array of characters
 
 
-def types_of(result: View | Choice | None) -> dict[str, str]:
-    """Return the columns of a view of traces, of a choice of tokens, or of cuts, where there is no row."""
-    if result is None:
-        return ABLATIONS
-    if isinstance(result, Choice):
-        return WORDS if result.words else TOKENS
-    return METRICS if result.is_of_metrics else CELLS
+def types_of(shown: View | str) -> dict[str, str]:
+    """Return the columns of a view of traces, of `tokens` or of `cuts`, where there is no row."""
+    if isinstance(shown, str):
+        return TOKENS if shown == "tokens" else ABLATIONS
+    return METRICS if shown.is_of_metrics else CELLS
 
 
 def with_metadata(types: Mapping[str, str], metadata: Metadata) -> dict[str, str]:
@@ -87,16 +84,15 @@ def table_of(number: int, result: Trace | Tokenization | Ablation, shown: Any) -
     """Return the columns of a sentence: of its cells, of the metrics of its heads, of its tokens, or of cuts."""
     from attncli.analysis.ablation import Ablation
 
-    types = dict(types_of(None if isinstance(result, Ablation) else shown))
     if isinstance(result, Ablation):
-        blocks = iter([_cuts(result)])
+        types, blocks = ABLATIONS, iter([_cuts(result)])
     elif isinstance(result, Tokenization):
-        blocks = iter([_tokens(result, shown)])
+        types, blocks = TOKENS, iter([_tokens(result)])
     elif shown.is_of_metrics:
-        types |= dict.fromkeys(OF_PICTURES, "float32") if result.grids else {}
+        types = METRICS | (dict.fromkeys(OF_PICTURES, "float32") if result.grids else {})
         blocks = iter([_metrics(result)])
     else:
-        layer = result.layers[0]
+        types, layer = dict(CELLS), result.layers[0]
         # A layer or head that is derived from several has a text where these have a number.
         labels = {"layer": layer.label, "head": layer.head_label(layer.heads[0])}
         types |= {name: "string" for name, label in labels.items() if isinstance(label, str)}
@@ -182,11 +178,9 @@ def _shortest(value: np.float32) -> float | None:
     return None if value != value else float(str(value))
 
 
-def _tokens(tokenization: Tokenization, choice: Choice) -> Block:
-    tokens = list(tokenization.as_dicts(choice))
-    if choice.words:
-        tokens = [token | {"pieces": " ".join(map(str, token["pieces"]))} for token in tokens]
-    return {name: objects(token[name] for token in tokens) for name in types_of(choice) if name != "sentence"}
+def _tokens(tokenization: Tokenization) -> Block:
+    tokens = list(tokenization.as_dicts())
+    return {name: objects(token[name] for token in tokens) for name in TOKENS if name != "sentence"}
 
 
 def _cuts(ablation: Ablation) -> Block:

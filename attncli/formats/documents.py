@@ -53,7 +53,7 @@ def document_of(number: int, result: Trace | Tokenization | Ablation, shown: Any
             "pair": result.pair,
             "length": len(result.tokens),
             "limit": result.limit,
-            "tokens": list(result.as_dicts(shown)),
+            "tokens": list(result.as_dicts()),
         })  # fmt: skip
     return dumps(_ablation_document(number, result, shown.precision))
 

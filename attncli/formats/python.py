@@ -58,7 +58,7 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
     from attncli.render import ablation, calls, diff, findings, heads, masks, pairs, tokens, why
     from attncli.render.bars import TableFormat
     from attncli.render.inspect import Layout
-    from attncli.trace.tokenization import Choice, Tokenization
+    from attncli.trace.tokenization import Tokenization
 
     match result:
         case Trace() | LayerTrace() | HeadTrace() if (part := _part(result)) is not None:
@@ -73,7 +73,7 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
         case LabelledMask():
             return None if result.subject.is_ambiguous else masks.MaskView(palette, _ROOM).shown(result.subject)
         case Tokenization():
-            return tokens.tokens_parts(result, Choice(), palette, _ROOM)
+            return tokens.tokens_parts(result, palette, _ROOM)
     views: dict[type, Callable[[Any, Palette, int], Iterable[Any]]] = {
         Ablation: ablation.ablation_parts,
         PairReport: pairs.pair_parts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from rich.console import RenderableType
@@ -11,20 +11,18 @@ from rich.text import Text
 from attncli.render.block import Block, Column, table, width_of
 from attncli.render.palette import BOLD, DIM, Palette
 from attncli.text import plural, short_name
-from attncli.trace.tokenization import Choice, Tokenization
+from attncli.trace.tokenization import Tokenization
 from attncli.trace.tokens import Token
 
 _LONGEST = (200, 60, 30, 20, 12)  # cells of a word, of which the first that fits on a line is taken
 
 
-def tokens_parts(
-    tokenization: Tokenization, choice: Choice, palette: Palette, width: int | None
-) -> Iterator[RenderableType]:
+def tokens_parts(tokenization: Tokenization, palette: Palette, width: int | None) -> Iterator[RenderableType]:
     """Yield what was tokenized by what, in numbers, and the tokens."""
     facts = "".join(f" · {fact}" for fact in _facts(tokenization))
     yield Text.assemble((palette.label(_title(tokenization)), BOLD), facts)
-    if shown := tokenization.shown(choice):
-        yield _table(tokenization, shown, palette, width)
+    if tokenization.tokens:
+        yield _table(tokenization, palette, width)
 
 
 def _title(tokenization: Tokenization) -> str:
@@ -49,14 +47,15 @@ def _facts(tokenization: Tokenization) -> Iterator[str]:
         yield plural(tokenization.characters, "character")
 
 
-def _table(tokenization: Tokenization, shown: Sequence[Token], palette: Palette, width: int | None) -> Block:
+def _table(tokenization: Tokenization, palette: Palette, width: int | None) -> Block:
     """Return a line for each token; words are shortened only as far as it takes to keep the columns side by side."""
+    shown = tokenization.tokens
     styles = [BOLD if tokenization.is_unknown(token) else DIM if token.special else None for token in shown]
     for longest in _LONGEST:
         fitted = partial(palette.shortened, width=longest)
         columns = [
             Column(title, list(map(cell, shown)), styles, align)
-            for title, align, cell in _columns(tokenization, shown, fitted)
+            for title, align, cell in _columns(tokenization, fitted)
         ]
         if width is None or width_of(columns) - 2 <= width:
             break
@@ -64,21 +63,18 @@ def _table(tokenization: Tokenization, shown: Sequence[Token], palette: Palette,
 
 
 def _columns(
-    tokenization: Tokenization, shown: Sequence[Token], fitted: Callable[[str], str]
+    tokenization: Tokenization, fitted: Callable[[str], str]
 ) -> Iterator[tuple[str, str, Callable[[Token], str]]]:
     """Yield title, alignment and cell of the columns; those in which no token has something to say are left out."""
-    is_words = bool(shown[0].pieces)
+    shown = tokenization.tokens
     yield "", ">", lambda token: str(token.index)
-    if not is_words:
-        yield "id", ">", lambda token: str(token.id)
-    yield "word" if is_words else "token", "<", lambda token: fitted(token.label)
+    yield "id", ">", lambda token: str(token.id)
+    yield "token", "<", lambda token: fitted(token.label)
     if any(token.start is not None for token in shown):
         yield "characters", "<", lambda token: "" if token.start is None else f"{token.start}:{token.end}"
     if tokenization.pair is not None:
         yield "segment", ">", lambda token: str(token.segment)
-    if is_words:
-        yield "pieces", "<", lambda word: fitted(_pieces(tokenization, word))
-    elif spelled := _longer_words(tokenization):
+    if spelled := _longer_words(tokenization):
         yield "word", "<", lambda token: fitted(f"{tokenization.word_of(token)}{spelled.get(token.index, '')}")
     if any(_remark(tokenization, token) for token in shown):
         yield "", "<", lambda token: fitted(_remark(tokenization, token))
@@ -99,8 +95,3 @@ def _remark(tokenization: Tokenization, token: Token) -> str:
     if tokenization.is_unknown(token):
         return f"unknown: {covered}"
     return "" if not covered or covered.lower() in {name.lower() for name in token.names} else f"text: {covered}"
-
-
-def _pieces(tokenization: Tokenization, word: Token) -> str:
-    labels = " ".join(tokenization.tokens[piece].label for piece in word.pieces)
-    return f"{len(word.pieces)}  {labels}"

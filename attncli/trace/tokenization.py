@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from attncli.errors import Metadata, UsageError
 from attncli.text import plural, quoted
@@ -13,13 +13,6 @@ from attncli.trace.display import Displayed
 from attncli.trace.tokens import Token, Tokens
 
 SCHEMA = "attncli.tokens/1"
-
-
-class Choice(NamedTuple):
-    """Choice of tokens to show."""
-
-    hide_special: bool = False  # leave out the tokens that the tokenizer added
-    words: bool = False  # show words, each with its pieces, instead of tokens
 
 
 @dataclass(frozen=True)
@@ -54,26 +47,18 @@ class Tokenization(Displayed):
         except UsageError:
             return None
 
-    def shown(self, choice: Choice) -> Tokens:
-        """Return the tokens, or words, to show; UsageError for words where no token has a place in the text."""
-        chosen = words_of(self.tokens, self.text, self.pair)[0] if choice.words else self.tokens
-        return Tokens([token for token in chosen if not (choice.hide_special and token.special)])
-
     def word_of(self, token: Token) -> int | None:
         """Return the index of the word that a token is in; None where words are not known."""
         return self._word_of.get(token.index)
 
     def is_unknown(self, token: Token) -> bool | None:
-        """Return whether a token, or any piece of a word, is not in the vocabulary; None where that is not known."""
-        if self.unknown is None:
-            return None
-        return not self.unknown.isdisjoint(token.pieces or (token.index,))
+        """Return whether a token is not in the vocabulary; None where that is not known."""
+        return None if self.unknown is None else token.index in self.unknown
 
-    def as_dicts(self, choice: Choice) -> Iterator[dict[str, Any]]:
-        """Yield the shown tokens as in the JSON document."""
-        for token in self.shown(choice):
-            word = {} if token.pieces else {"word": self.word_of(token)}
-            yield {**token.as_dict(), **word, "unknown": self.is_unknown(token)}
+    def as_dicts(self) -> Iterator[dict[str, Any]]:
+        """Yield the tokens as in the JSON document."""
+        for token in self.tokens:
+            yield {**token.as_dict(), "word": self.word_of(token), "unknown": self.is_unknown(token)}
 
     @cached_property
     def _word_of(self) -> dict[int, int]:

@@ -250,8 +250,7 @@ def marian(tmp_path: Path) -> str:
 def test_tokens_without_offsets(attn: Run, marian: str) -> None:
     for command in ("inspect --hide-special", "why --query an --head 0", "check", "mask model", "tokens -F csv"):
         assert attn(*command.split(), "time flies like an arrow", "-m", marian).code == 0
-    for command in ("inspect", "tokens"):
-        refused(attn(command, "a b", "--words", "-m", marian), USAGE, "--words needs the position of each token")
+    refused(attn("inspect", "a b", "--words", "-m", marian), USAGE, "--words needs the position of each token")
     ran = attn("tokens", "time ☃ flies", "-m", marian)
     assert "lacks some of the text, read as <unk>" in ran.err
     assert attn("tokens", "time <unk> flies", "-m", marian).err == ""  # which the text spells

@@ -82,7 +82,7 @@ def ablate(
     job: ModelJob[Any] = ModelJob(open_ablations, partial(encode, form=form, shown=shown), predictor, texts.pair)
     if output.folder is not None:
         made = options.provenance("ablate", request, chosen)
-        failures = write_folder(environment, request, job, output.folder, written, None, made, workers)
+        failures = write_folder(environment, request, job, output.folder, written, "cuts", made, workers)
     else:
         stream = ResultStream(
             environment,
@@ -93,7 +93,7 @@ def ablate(
             draws=form is None,
         )
         if form is not None:
-            write_results(environment, stream, None, form, output.file)
+            write_results(environment, stream, "cuts", form, output.file)
         else:
             from attncli.render.ablation import ablation_parts
 

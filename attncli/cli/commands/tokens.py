@@ -30,23 +30,20 @@ def tokens(
     environment: Environment,
     request: TokenizeOptions,
     output: options.OutputOptions,
-    hide_special: bool = options.choice_option("Hide the special tokens."),
-    words: bool = options.choice_option("Show one word per line, with its pieces."),
 ) -> None:
     """Show the tokens of a sentence: ids, positions, words, unknown pieces.
 
     Examples:
     attn tokens -m demo "time flies like an arrow"
-    attn tokens -m gpt2 "naïve café" --words
+    attn tokens -m gpt2 "naïve café"
     attn tokens -m gpt2 -F tsv - < sentences.txt
     """
     from attncli.cli.loop import ResultStream, run_job, sentences, write_results
     from attncli.corpus.jobs import ModelJob, encode, open_tokenizations
     from attncli.engines.source import PARALLEL_FROM_LATE
     from attncli.formats import DRAWN
-    from attncli.trace.tokenization import Choice
 
-    chosen, texts, choice = output.chosen(), request.texts, Choice(hide_special, words)
+    chosen, texts = output.chosen(), request.texts
     form = None if chosen in DRAWN else chosen
     tokenizer = {
         "model": request.model,
@@ -54,7 +51,7 @@ def tokens(
         **dict(request.hub.explicit_values()),
         **{name: value for name, value in request.explicit_values() if name in ("vocab", "truncate")},
     }
-    task = partial(encode, form=form, shown=choice)
+    task = partial(encode, form=form)
     job = ModelJob[Any](open_tokenizations, task, tokenizer, texts.pair, parallel_from=PARALLEL_FROM_LATE)
     workers = 1 if form is None else request.parallel.workers
     stream = ResultStream(
@@ -71,9 +68,9 @@ def tokens(
         with output.view(environment, chosen, "tokens") as canvas:
             palette = canvas.palette("viridis")
             for _, tokenization in stream.values():
-                parts = tokens_parts(tokenization, choice, palette, canvas.width)
+                parts = tokens_parts(tokenization, palette, canvas.width)
                 canvas.show(parts, " / ".join(filter(None, (tokenization.text, tokenization.pair))))
     else:
-        write_results(environment, stream, choice, form, output.file)
+        write_results(environment, stream, "tokens", form, output.file)
     if stream.failures:
         raise typer.Exit(ExitCode.INPUT)
