@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
-from time import monotonic
 from typing import Any, NamedTuple
 
 from attncli._version import __version__
@@ -26,10 +25,9 @@ from attncli.files import atomic_write, atomic_write_text, file_lock
 from attncli.signals import OnInterrupt
 from attncli.text import plural, visible
 
-SHARD_SIZE = 1024
+SHARD_SIZE = 256
 """Sentences of a file that a part has at most."""
-_SECONDS = 30  # after which a part is closed
-SCHEMA = "attncli.dataset/4"
+SCHEMA = "attncli.dataset/5"
 MANIFEST = "_attncli.json"
 _LOCK = "_attncli.lock"
 
@@ -70,34 +68,28 @@ class PartWriterJob:
     types: Mapping[str, str] = field(default_factory=dict)  # of the columns of a part without rows
 
     def open(self, open_job: Callable[[], BatchFn[Any]] | None = None) -> BatchFn[PartInfo | None]:
-        """Return the function from a shard to its results: one part, or several where sentences take long.
+        """Return the function from a shard to its results.
 
         The job is opened for the first part that is not there, by `open_job` if there is one.
         """
         opened = cache(open_job or self.job.open)
 
         def results(shard: Batch) -> Iterator[Result[PartInfo | None]]:
-            stem, *limits = shard.name.rsplit("-", 2)
-            start, end = map(int, limits)
-            left = {each.number: each for each in shard.sentences}
-            for part in sorted(Path(self.folder).glob(f"{stem}-*.{self.form}")):
-                first, last = map(int, part.stem.split("-")[2:])
-                if start <= first and last <= end:
-                    inside = {number: left.pop(number) for number in [*left] if first <= number <= last}
-                    for number, reason in _errors_in(part):
-                        yield Result(number, Failure(reason, metadata=inside[number].metadata))
-                    yield Result(last, PartInfo(part.name, len(inside), True))
-            computed = (result for batch in batched(left.values()) for result in opened()(batch))
-            for first_result in computed:
-                yield from self._write(stem, chain([first_result], computed))
+            part = Path(self.folder, f"{shard.name}.{self.form}")
+            if was_there := part.exists():
+                metadata = {sentence.number: sentence.metadata for sentence in shard.sentences}
+                for number, reason in _errors_in(part):
+                    yield Result(number, Failure(reason, metadata=metadata[number]))
+            else:
+                computed = (result for batch in batched(shard.sentences) for result in opened()(batch))
+                yield from self._write(part, computed)
+            yield Result(shard.sentences[-1].number, PartInfo(part.name, len(shard.sentences), was_there))
 
         return results
 
-    def _write(self, stem: str, computed: Iterable[Result[Any]]) -> list[Result[PartInfo | None]]:
-        """Write a part and its errors, until it has taken long; return the results that are to be printed."""
-        results: list[Result[PartInfo | None]] = []
-        numbers: list[int] = []
-        until = monotonic() + _SECONDS
+    def _write(self, part: Path, computed: Iterable[Result[Any]]) -> list[Result[None]]:
+        """Write a part and its errors; return the results that are to be printed."""
+        results: list[Result[None]] = []
 
         def values() -> Iterator[tuple[int, Any]]:
             latest: tuple[str, ...] = ()
@@ -105,29 +97,24 @@ class PartWriterJob:
                 news, latest = () if notes == latest else notes, notes
                 if isinstance(value, Failure) or warnings or news:
                     results.append(Result(number, value if isinstance(value, Failure) else None, warnings, news))
-                numbers.append(number)
                 yield number, value
-                if monotonic() > until:
-                    return
 
-        unnamed = Path(self.folder, f".attn-{os.urandom(6).hex()}")  # until its last sentence is known
-        with atomic_write(unnamed) as aside, aside.open("wb") as sink:
-            if self.form == "parquet":
-                from attncli.formats.parquet import write_parquet
+        with atomic_write(part) as aside:
+            with aside.open("wb") as sink:
+                if self.form == "parquet":
+                    from attncli.formats.parquet import write_parquet
 
-                write_parquet(values(), self.types, sink)
-            else:
-                from attncli.formats import joined
+                    write_parquet(values(), self.types, sink)
+                else:
+                    from attncli.formats import joined
 
-                sink.writelines(piece.encode() for piece in joined(self.form, values(), self.types))
-            sink.flush()
-            os.fsync(sink.fileno())  # it is on the disk before it has its name
-        part = Path(self.folder, f"{stem}-{numbers[0]:010}-{numbers[-1]:010}.{self.form}")
-        if failures := [(row.number, row.value.reason) for row in results if isinstance(row.value, Failure)]:
-            with atomic_write_text(_errors_of(part)) as stream:
-                stream.writelines(json.dumps({"sentence": number, "error": why}) + "\n" for number, why in failures)
-        os.replace(unnamed, part)
-        return [*results, Result(numbers[-1], PartInfo(part.name, len(numbers), False))]
+                    sink.writelines(piece.encode() for piece in joined(self.form, values(), self.types))
+                sink.flush()
+                os.fsync(sink.fileno())  # it is on the disk before it has its name
+            if failures := [(row.number, row.value.reason) for row in results if isinstance(row.value, Failure)]:
+                with atomic_write_text(_errors_of(part)) as stream:
+                    stream.writelines(json.dumps({"sentence": number, "error": why}) + "\n" for number, why in failures)
+        return results
 
 
 def _errors_of(part: Path) -> Path:
