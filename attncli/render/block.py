@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from io import StringIO
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -288,21 +288,3 @@ def part_around(center: int, size: int, most: int) -> range:
     shown = min(size, most)
     start = min(max(center - shown // 2, 0), size - shown)
     return range(start, start + shown)
-
-
-class _HasHeads(Protocol):
-    @property
-    def heads(self) -> int: ...
-
-
-_Layout = TypeVar("_Layout", bound=_HasHeads)
-
-
-def most_heads(layouts: Iterable[_Layout], heads: int) -> _Layout | None:
-    """Return the first layout in which all heads stand, or else the first of those in which most do."""
-    best: _Layout | None = None
-    for layout in layouts:
-        best = layout if best is None or layout.heads > best.heads else best
-        if best.heads >= heads:
-            break
-    return best if best is not None and best.heads else None

@@ -21,7 +21,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attncli.analysis.metrics import HeadKey, Label, most_telling, strongest
-from attncli.render.block import LINES, LONG, Block, Bounds, block, cost, crop, cut, hstack, in_words, most_heads, stack
+from attncli.render.block import LINES, LONG, Block, Bounds, block, cost, crop, cut, hstack, in_words, stack
 from attncli.render.components import TEN, WALK, Components, MatrixFrame, layer_title, wrap_block
 from attncli.render.heatmap import GAP, Extent, heatmap_of, heatmaps, legend, legend_line, pooling, size_of
 from attncli.render.matrix import HALF, NARROW, WIDE, Axis, GridCell, mark_note, titled
@@ -177,7 +177,7 @@ class LayerGroup:
                 heads = min(per_strip * ((bounds.lines + 1) // (high + 1)), len(self.heads))
                 yield GridLayout(heads, cell, pool, form, -(-heads // max(per_strip, 1)) * (high + 1) - 1)
 
-        return most_heads(layouts(), len(self.heads)) or GridLayout(0, cell, pool, 0, 0)
+        return max(layouts(), key=lambda layout: layout.heads)  # the first one, with the longest titles, of equal ones
 
 
 # --- the view ----------------------------------------------------------------------------------------------
