@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from attncli.explore.view_state import ViewState
@@ -40,52 +39,35 @@ class InputSource(NamedTuple):
     reads_pictures: bool = False
 
 
-@dataclass(frozen=True)
-class ReplayCommand:
-    """A command of `attn`."""
-
-    name: str
-    texts: tuple[str, ...]
-    options: tuple[str, ...]
-
-    @property
-    def reads_itself(self) -> bool:
-        """Whether its text is `-`, which every command reads from standard input."""
-        return self.texts == ("-",)
-
-    def words(self, *more: str) -> list[str]:
-        """Return the words that follow `attn`, with more options."""
-        if any(text.startswith("-") and text != "-" for text in self.texts):  # and would be taken for options
-            return [self.name, *self.options, *more, "--", *self.texts]
-        return [self.name, *self.texts, *self.options, *more]
-
-    def line(self, *more: str) -> str:
-        """Return the line as a shell takes it, with more options."""
-        line = " ".join(map(_quoted, ["attn", *self.words(*more)]))
-        return f"echo - | {line}" if self.reads_itself else line
-
-
-def command_of(seen: ViewSnapshot, source: InputSource) -> ReplayCommand:
-    """Return the command that prints a view."""
+def command_of(seen: ViewSnapshot, source: InputSource) -> list[str]:
+    """Return the words of the command that prints a view."""
     look, what, has_picture = seen
-    question, options = look.question, source.options
-    texts: tuple[str, ...] = ()
+    question, options = look.question, [*source.options]
+    texts = [] if source.is_saved or source.reads_pictures else [question.text]
     if not source.is_saved:
-        texts = () if source.reads_pictures else (question.text,)
-        options += ("--image", question.text) if source.reads_pictures else ()
+        options += ["--image", question.text] * source.reads_pictures
         for name, value in (("pair", question.pair), ("target", question.target), ("mask", question.mask)):
-            options += () if value is None else (f"--{name}", value)
-    options += () if look.kind is None else ("--kind", look.kind)
+            options += [] if value is None else [f"--{name}", value]
+    options += [] if look.kind is None else ["--kind", look.kind]
+    name = {"map": "heads", "why": "why"}.get(what, "inspect")
     if what == "map":
-        return ReplayCommand("heads", texts, (*options, "--sort", look.metric))
-    options += "--layer", str(look.layer)
-    has_head = what == "why" or (what == "head" and look.numbers != "rollout")  # which is one map of all heads
-    options += ("--head", str(look.head)) * has_head
-    options += ("--query", str(look.query)) * (what == "why" or has_picture)
-    options += ("--key", str(look.key)) * (what == "why")
-    options += (f"--{look.numbers}",) * (what != "why" and look.numbers != "weights")
-    options += () if look.ramp is None else ("--ramp", look.ramp)
-    return ReplayCommand("why" if what == "why" else "inspect", texts, options)
+        options += ["--sort", look.metric]
+    else:
+        options += ["--layer", str(look.layer)]
+        has_head = what == "why" or (what == "head" and look.numbers != "rollout")  # which is one map of all heads
+        options += ["--head", str(look.head)] * has_head
+        options += ["--query", str(look.query)] * (what == "why" or has_picture)
+        options += ["--key", str(look.key)] * (what == "why")
+        options += [f"--{look.numbers}"] * (what != "why" and look.numbers != "weights")
+        options += [] if look.ramp is None else ["--ramp", look.ramp]
+    if any(text.startswith("-") for text in texts):  # and would be taken for options
+        return ["attn", name, *options, "--", *texts]
+    return ["attn", name, *texts, *options]
+
+
+def as_line(words: list[str]) -> str:
+    """Return a command as a shell takes it."""
+    return " ".join(map(_quoted, words))
 
 
 def _quoted(word: str) -> str:

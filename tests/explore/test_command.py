@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attncli.engines.interactive import Query, open_interactive
-from attncli.explore.command import InputSource, ReplayCommand, ViewSnapshot, command_of
+from attncli.explore.command import InputSource, ViewSnapshot, as_line, command_of
 from attncli.explore.computation import ComputedView, IncrementalComputation
 from attncli.explore.view_state import ViewState
 
@@ -27,8 +27,8 @@ def answered(look: ViewState, **options: Any) -> ComputedView:
 
 def answer_of(attn: Run, seen: ViewSnapshot, source: InputSource, *more: str) -> Any:
     """What the program says to the line, as a shell hands it over."""
-    _, *words = shlex.split(command_of(seen, source).line(*more))
-    ran = attn(*words)
+    _, *words = shlex.split(as_line(command_of(seen, source)))
+    ran = attn(*words, *more)
     assert ran.code == 0, ran.err
     return ran.json
 
@@ -51,9 +51,9 @@ def test_the_map_is_what_heads_measures(attn: Run) -> None:
     look = ViewState(Query(TEXT), metric="previous")
     survey = answered(look, model="demo").survey
     assert survey is not None
-    line = command_of(ViewSnapshot(look, "map"), DEMO)
-    assert line.options[-2:] == ("--sort", "previous")
-    found = attn(*line.words("-F", "json")).json["heads"]
+    words = command_of(ViewSnapshot(look, "map"), DEMO)
+    assert words[-2:] == ["--sort", "previous"]
+    found = attn(*words[1:], "-F", "json").json["heads"]
     assert [head["previous"] for head in found] == sorted((head["previous"] for head in found), reverse=True)
     measured = {(head.layer, head.head): head.metrics["previous"] for head in survey.heads}
     for one in found:
@@ -62,18 +62,15 @@ def test_the_map_is_what_heads_measures(attn: Run) -> None:
 
 @pytest.mark.parametrize("text", ["it's *", "--mask", '$HOME `ls` "x" \\n!', "a\tb\\'c\n\x1b[31mé\u202e"])
 def test_a_shell_reads_the_line_as_it_is_meant(text: str) -> None:
-    command = ReplayCommand("inspect", (text,), ("-m", "a b"))
-    line = command.line("-o", "x y.svg")
+    words = command_of(ViewSnapshot(ViewState(Query(text))), InputSource(("-m", "a b")))
+    line = as_line(words)
     assert line.isprintable()
     ran = subprocess.run(
         ["bash", "-c", f"attn() {{ printf '%s\\0' \"$@\"; }}; {line}"], capture_output=True, check=True
     )
-    assert ran.stdout.decode().split("\0")[:-1] == command.words("-o", "x y.svg")
+    assert ran.stdout.decode().split("\0")[:-1] == words[1:]
 
 
-@pytest.mark.parametrize("text", ["--mask", "-"])
-def test_a_text_that_looks_like_an_option_is_one_all_the_same(attn: Run, text: str) -> None:
-    command = command_of(ViewSnapshot(ViewState(Query(text))), InputSource())
-    ran = attn(*command.words("-F", "json"), stdin="-\n" if command.reads_itself else None)
-    assert ran.json["text"] == text
-    assert command.line().startswith("echo - | attn inspect - ") == (text == "-")
+def test_a_text_that_looks_like_an_option_is_one_all_the_same(attn: Run) -> None:
+    _, *words = command_of(ViewSnapshot(ViewState(Query("--mask"))), InputSource())
+    assert attn(words[0], "-F", "json", *words[1:]).json["text"] == "--mask"

@@ -52,7 +52,7 @@ def explore(
     from attncli.analysis.learn import TEXT
     from attncli.cli.loop import loading
     from attncli.engines.interactive import Query, open_interactive
-    from attncli.explore.command import InputSource, ViewSnapshot, command_of
+    from attncli.explore.command import InputSource, ViewSnapshot, as_line, command_of
     from attncli.explore.view_state import ViewState
 
     is_picture = bool(request.image) and not request.text and request.from_ is None
@@ -70,7 +70,7 @@ def explore(
     options_of_all = tuple(word for option in fixed for word in _words(*option))
     source = InputSource(options_of_all, request.from_ is not None, is_picture)
     if why := "- is standard input" if request.text == ["-"] else environment.lacks_screen():
-        static = command_of(ViewSnapshot(state, "heads"), source).line()
+        static = as_line(command_of(ViewSnapshot(state, "heads"), source))
         raise UsageError(f"explore needs a terminal, and {why}. Static view: {static}")
     require("attn explore", "textual")
     if request.from_ is not None:
@@ -93,7 +93,7 @@ def explore(
     with environment.open_view("attn explore", color=color) as terminal:
         palette = terminal.palette(colormap or "viridis")
     snapshot, is_computing = run(opened, state, palette)
-    environment.write([f"{command_of(snapshot, source).line()}\n"])
+    environment.write([f"{as_line(command_of(snapshot, source))}\n"])
     if is_computing:  # Python would end under its thread, and torch aborts then
         os._exit(0)
 
