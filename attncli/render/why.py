@@ -20,7 +20,7 @@ from attncli.render.components import wrap_block
 from attncli.render.matrix import MARK
 from attncli.render.palette import BOLD, DIM
 from attncli.render.sections import headline, proof_line
-from attncli.render.sentence import distant_keys
+from attncli.render.sentence import distant_keys, head_name
 from attncli.text import plural
 from attncli.trace.trace import Trace
 
@@ -165,10 +165,9 @@ class WhyPage:
             return []
         most = max(self.explained, key=_prominence)
         row, which = _row(most), "the strongest head" if _prominence(most) > 0 else "one head"
-        place = f"L{row.layer.layer}H{row.head.head}" if "layer" in self._places else str(row.head.head)
-        kind = f"--kind {row.layer.kind} " * ("kind" in self._places)
+        kind = f"--kind {row.layer.kind} " * self._has_kinds
         rest = "; --all lists all heads" if self._count([headline(self.trace, self.sheet.palette)]) else ""
-        return [f"{kind}--head {place} explains {which}{rest}"]
+        return [f"{kind}--head {head_name(row.layer, row.head.head)} explains {which}{rest}"]
 
     def _room(self, parts: Iterable[RenderableType]) -> int:
         return 10**6 if self.lines is None else self.lines - lines_of(parts, self.sheet.room)
@@ -210,6 +209,10 @@ class WhyPage:
 
     # --- several heads ---
 
+    @property
+    def _has_kinds(self) -> bool:
+        return len({layer.kind for layer in self.trace.layers}) > 1
+
     @cached_property
     def _ranked(self) -> list[AttentionRow | AttentionCell]:
         return sorted(self.explained, key=_prominence, reverse=True)
@@ -232,7 +235,9 @@ class WhyPage:
     def _of_heads(self, above: Sequence[RenderableType]) -> list[RenderableType]:
         sheet, left_out = self.sheet, self._count(above)
         shown = self._ranked[: len(self.explained) - left_out]
-        columns = [Column(name, [texts[one] for one in shown], BOLD) for name, texts in self._places.items()]
+        rows = map(_row, shown)
+        names = [f"{row.layer.kind} " * self._has_kinds + head_name(row.layer, row.head.head) for row in rows]
+        columns = [Column("head", names, BOLD, "<")]
         cells = [one for one in shown if isinstance(one, AttentionCell)]
         if not cells:
             room = sheet.room - width_of(columns)
@@ -267,23 +272,6 @@ class WhyPage:
                 break
             text = longer
         return text
-
-    @cached_property
-    def _places(self) -> dict[str, dict[AttentionRow | AttentionCell, str]]:
-        named, layers = self.sheet.named, self.trace.layers
-        facts: dict[str, dict[AttentionRow | AttentionCell, str]] = {
-            "layer": {one: str(_row(one).layer.layer) for one in self.explained},
-            "kind": {one: _row(one).layer.kind for one in self.explained},
-            "query": {one: named(_row(one).query) for one in self.explained},
-            "key": {one: named(one.key) for one in self.explained if isinstance(one, AttentionCell)},
-            "head": {one: str(_row(one).head.head) for one in self.explained},
-        }
-        several = {
-            "head": True,
-            "layer": len({one.layer for one in layers}) > 1,
-            "kind": len({one.kind for one in layers}) > 1,
-        }
-        return {name: texts for name, texts in facts.items() if several.get(name, len(set(texts.values())) > 1)}
 
 
 def _row(one: AttentionRow | AttentionCell) -> AttentionRow:
