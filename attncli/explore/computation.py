@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,8 +33,7 @@ class ComputedView:
         tokens: the queries and the keys; None where the text cannot be read.
         recorded: the layer shown as the model computes it, all kinds that ran; None until it is there.
         sights: its weights, norms or rollout, ready to be drawn; one for each kind.
-        survey: the metrics of the heads of the layers measured so far; None without any.
-        measured: the layers measured so far; of these, one without heads in the survey has no attention.
+        survey: the metrics of all heads; None until they are there.
         is_whole: whether this is the last stage.
         failure: the error, in one sentence; empty without one.
     """
@@ -45,7 +44,6 @@ class ComputedView:
     recorded: Trace | None = None
     sights: tuple[LayerViewCache, ...] = ()
     survey: HeadReport | None = None
-    measured: frozenset[int] = frozenset()
     is_whole: bool = False
     failure: str = ""
 
@@ -93,10 +91,11 @@ class ComputedView:
         return next(own, self.sights[0] if self.sights else None)
 
     def layers_of(self, kind: str) -> tuple[int, ...]:
-        """Return the layers that have a kind of attention, and those not measured yet."""
-        heads = self.survey.heads if self.survey else ()
-        layers = {head.layer for head in heads if head.kind == kind}
-        return tuple(layer for layer in self.layers if layer in layers or layer not in self.measured)
+        """Return the layers that have a kind of attention; all of them until that is measured."""
+        if self.survey is None:
+            return self.layers
+        layers = {head.layer for head in self.survey.heads if head.kind == kind}
+        return tuple(layer for layer in self.layers if layer in layers)
 
     def limits(self, kind: str | None = None) -> Limits:
         """Return the layers, heads and tokens that can be shown with a kind of attention."""
@@ -117,20 +116,12 @@ class _TextCache:
     Attributes:
         tokens: its queries and its keys.
         trace: of all layers; None until it is recorded.
-        surveys: of each layer measured so far; None of a layer without attention.
+        survey: the metrics of all heads; None until they are measured.
     """
 
     tokens: tuple[Tokens, Tokens]
     trace: Trace | None = None
-    surveys: dict[int, HeadReport | None] = field(default_factory=dict)
-
-    def measured(self, answer: ComputedView) -> ComputedView:
-        """Return a result with the heads of all layers measured so far."""
-        parts = [one for _, one in sorted(self.surveys.items()) if one is not None]
-        heads = tuple(head for part in parts for head in part.heads)
-        masks = tuple(dict.fromkeys(mask for part in parts for mask in part.masks))
-        report = replace(parts[0], masks=masks, measured=len(heads), heads=heads) if parts else None
-        return replace(answer, survey=report, measured=frozenset(self.surveys))
+    survey: HeadReport | None = None
 
 
 class IncrementalComputation:
@@ -184,7 +175,7 @@ class IncrementalComputation:
         if self._cached is None or self._cached[0] != look.question:
             self._cached = look.question, _TextCache(self._model.tokens(look.question))
         cache = self._cached[1]
-        yield (answer := cache.measured(replace(answer, tokens=cache.tokens)))
+        yield (answer := replace(answer, tokens=cache.tokens, survey=cache.survey))
         trace = cache.trace = cache.trace or self._model.trace(look.question)
         answer = replace(answer, recorded=_part(trace, [look.layer]))
         try:
@@ -197,11 +188,15 @@ class IncrementalComputation:
         yield answer
         for sight in answer.sights:  # of the other kinds
             sight.prepare()
-        for layer in sorted(self._model.layers, key=lambda layer: abs(layer - look.layer)):
-            if layer not in cache.surveys:
-                part = _part(trace, [layer])
-                cache.surveys[layer] = survey([part], View()) if part.layers else None
-                yield (answer := cache.measured(answer))
+        if cache.survey is None:
+            parts = []
+            for layer in {layer.layer: None for layer in trace.layers}:
+                parts.append(survey([_part(trace, [layer])], View()))
+                yield answer  # where a newer text ends the computation
+            heads = tuple(head for part in parts for head in part.heads)
+            masks = tuple(dict.fromkeys(mask for part in parts for mask in part.masks))
+            cache.survey = replace(parts[0], masks=masks, measured=len(heads), heads=heads)
+            yield replace(answer, survey=cache.survey)
 
 
 def reason(error: BaseException) -> str:

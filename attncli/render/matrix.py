@@ -5,7 +5,7 @@ No number is ever split, and columns that do not fit into a line go on below.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -272,19 +272,19 @@ def map_lines(
     palette: Palette,
     scale: Scale,
     cursor: tuple[int, int] | None = None,
-    blank: Callable[[int, int], str] | None = None,
+    blank: str | None = None,
     digits: int = 2,
 ) -> list[list[Segment]]:
     """Return the cells of a map in lines.
 
-    A cell is masked where it is not `allowed`, and `blank` says what is written there instead of the mark. The cell
+    A cell is masked where it is not `allowed`, and has `blank` there instead of the mark, if that is given. The cell
     under the `cursor`, a row and a column, is marked in a way that needs no colour.
     """
     cell, lines = lattice.cell, list[list[Segment]]()
     drawn, below = _cells(values, allowed, palette, scale, cell, digits)
     if blank is not None and cell.rows == 1:
         for row, column in np.argwhere(~allowed).tolist():
-            drawn[row][column] = (cell.aligned(blank(row, column)), DIM)
+            drawn[row][column] = (cell.aligned(blank), DIM)
     if cursor is not None:
         own = tuple(slice(place, place + 1) for place in cursor)
         style = palette.cells(values[own], allowed[own], scale, 1)[0][0][1] if allowed[cursor] else None

@@ -98,7 +98,7 @@ def layer_map(
 ) -> PaneContent:
     """Return the map of a metric of each head.
 
-    Of `numbers` those are None where the metric is not defined; those that are not computed yet are not among them.
+    Of `numbers`, which are none until they are computed, those are None where the metric is not defined.
     """
     digits = len(str(max(layers)))
     margin = digits + 2
@@ -111,9 +111,7 @@ def layer_map(
     grid = CellGrid(row_axis, column_axis, cell)
     top = max((abs(value) for value in numbers.values() if value is not None and np.isfinite(value)), default=0.0)
     scale = Scale.up_to(top if metric in UNITS else 1.0)
-
-    def blank(row: int, column: int) -> str:
-        return _UNDEFINED if (rows[row], columns[column]) in numbers else _PENDING
+    blank, meaning = (_UNDEFINED, "not defined") if numbers else (_PENDING, "not computed yet")
 
     def lines() -> Iterator[Sequence[Segment]]:
         at = rows.index(chosen[0]), columns.index(chosen[1])
@@ -122,10 +120,7 @@ def layer_map(
         for layer, line in zip(rows, drawn, strict=True):
             mark = QUERY if layer == chosen[0] else " "
             yield [pad(f"{mark}{layer:>{digits}}", margin, DIM, "left"), *line]
-        marks = [f"{_PENDING} not computed yet"] * any(
-            (row, column) not in numbers for row in rows for column in columns
-        )
-        marks += [f"{_UNDEFINED} not defined"] * (None in numbers.values())
+        marks = [f"{blank} {meaning}"] * bool(np.isnan(values).any())
         yield legend_line(scale, marks, palette, room.width, min(cell.columns, 2))
 
     number = numbers.get(chosen)
