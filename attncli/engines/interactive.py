@@ -32,27 +32,15 @@ def open_interactive(
     model: str | None = None,
     saved: str | Path | None = None,
     head: Choice = None,
-    image: Sequence[str] = (),
-    tower: str | None = None,
-    grid: str | None = None,
-    prefix: int = 0,
     **options: Any,
 ) -> InteractiveSource:
     """Return a model with all its layers, or a saved trace, ready for queries.
 
-    `saved` is the file of a trace, instead of a model, or of a capture, which a model completes. `image`, `grid` and
-    `prefix` lay pictures over it, see `attncli.with_pictures`. `tower` is `vision` if each query is the name of a
-    picture. See `open_source` for the rest.
+    `saved` is the file of a trace, instead of a model, or of a capture, which a model completes. See `open_source` for
+    the rest.
     """
     if saved is not None:
-        from attncli.encoding.pictures import with_pictures
-
-        trace = load_saved(saved, model, None, head, **options)
-        return InteractiveSource(None, with_pictures(trace, image, grid, prefix) if image or grid else trace)
-    if tower == "vision":
-        options["tower"] = tower
-    elif image:  # with the head that predicts the next token
-        options |= {"image": list(image), "generate": 1}
+        return InteractiveSource(None, load_saved(saved, model, None, head, **options))
     return InteractiveSource(open_source(model, layer="all", head=head, **options))
 
 

@@ -27,7 +27,7 @@ from attncli.explore.keys import KEYS
 from attncli.explore.panes import KeyFooter, LineInput, Pane
 from attncli.explore.view_state import Limits, ViewState
 from attncli.masks.parser import Mistake, mistake_in
-from attncli.render.explore.head import large_head, large_picture
+from attncli.render.explore.head import large_head
 from attncli.render.explore.heads import layer_map, small_heads
 from attncli.render.explore.pane import CellCursor
 from attncli.render.explore.words import cell_line, status_line, tokens, why_box
@@ -263,9 +263,6 @@ class Explorer(App[None]):
         """Show another view, if there is one."""
         if look is None or look == self.look:
             return
-        layout, shown = self.limits.layout, self._shown
-        if look.query != self.look.query and layout and shown and shown.serves(look) and look.query in layout.cells:
-            look = shown.on_heaviest(look)
         is_other = look.needs != self.look.needs
         self._seeks_label &= (look.layer, look.head) == (self.look.layer, self.look.head)
         self.look = look
@@ -288,7 +285,7 @@ class Explorer(App[None]):
         assert sight is not None
         kind = sight.layer.kind if len(limits.kinds) > 1 else None
         look = replace(look.within(limits), layer=sight.layer.layer, kind=kind)
-        return ViewSnapshot(look, what, sight.layout is not None)
+        return ViewSnapshot(look, what)
 
     # --- drawing ---
 
@@ -325,8 +322,7 @@ class Explorer(App[None]):
         cursor = CellCursor(look.head, look.query, look.key)
         measured = self.result if self.result and self.result.survey else shown
         labels = measured.labels(sight)
-        draw_head = large_head if sight.layout is None else large_picture
-        panes["head"].draw(draw_head, sight, cursor, look.ramp, palette, labels.get(look.head, ""), is_late=is_late)
+        panes["head"].draw(large_head, sight, cursor, look.ramp, palette, labels.get(look.head, ""), is_late=is_late)
         panes["heads"].draw(small_heads, sight, look.head, look.ramp, palette, labels, is_late=is_late)
         panes["tokens"].draw(tokens, sight, cursor, look.ramp, palette, is_late=is_late)
         panes["tokens"].styles.height = len(panes["tokens"].content.block.lines) + 2  # of its border
@@ -455,7 +451,7 @@ class Explorer(App[None]):
 
     def action_metric(self, by: int) -> None:
         """Show another metric of layers × heads."""
-        self.go(self.look.next_metric(by, self.limits.layout is not None))
+        self.go(self.look.next_metric(by))
 
     def action_ramp(self) -> None:
         """Show another scale of colours."""
@@ -483,7 +479,7 @@ class Explorer(App[None]):
     def action_cut(self) -> None:
         """Show the next token without the head, or without the cell of the cursor."""
         self._say("computing the next token without it …")
-        self._cut(self.look.within(self.limits), self._map == "head" and self.limits.layout is None)
+        self._cut(self.look.within(self.limits), self._map == "head")
 
     @work(thread=True, exclusive=True, group="cut")
     def _cut(self, look: ViewState, is_cell: bool) -> None:

@@ -17,12 +17,10 @@ class ViewSnapshot(NamedTuple):
     Attributes:
         look: the view.
         what: a head, all heads of its layer, the map of all layers, or why the query attends to the key.
-        has_picture: whether the head is drawn over a picture.
     """
 
     look: ViewState
     what: What = "head"
-    has_picture: bool = False
 
 
 class InputSource(NamedTuple):
@@ -31,21 +29,18 @@ class InputSource(NamedTuple):
     Attributes:
         options: of the model and the colours, a word each.
         is_saved: whether it is a saved trace, which has its texts and its mask.
-        reads_pictures: whether the text is the name of a picture, which is read alone.
     """
 
     options: tuple[str, ...] = ()
     is_saved: bool = False
-    reads_pictures: bool = False
 
 
 def command_of(seen: ViewSnapshot, source: InputSource) -> list[str]:
     """Return the words of the command that prints a view."""
-    look, what, has_picture = seen
+    look, what = seen
     question, options = look.question, [*source.options]
-    texts = [] if source.is_saved or source.reads_pictures else [question.text]
+    texts = [] if source.is_saved else [question.text]
     if not source.is_saved:
-        options += ["--image", question.text] * source.reads_pictures
         for name, value in (("pair", question.pair), ("target", question.target), ("mask", question.mask)):
             options += [] if value is None else [f"--{name}", value]
     options += [] if look.kind is None else ["--kind", look.kind]
@@ -56,7 +51,7 @@ def command_of(seen: ViewSnapshot, source: InputSource) -> list[str]:
         options += ["--layer", str(look.layer)]
         has_head = what == "why" or (what == "head" and look.numbers != "rollout")  # which is one map of all heads
         options += ["--head", str(look.head)] * has_head
-        options += ["--query", str(look.query)] * (what == "why" or has_picture)
+        options += ["--query", str(look.query)] * (what == "why")
         options += ["--key", str(look.key)] * (what == "why")
         options += [f"--{look.numbers}"] * (what != "why" and look.numbers != "weights")
         options += [] if look.ramp is None else ["--ramp", look.ramp]

@@ -66,24 +66,12 @@ class ComputedView:
         return {key[2]: strongest(labels, key) for key in labels if key[:2] == place}
 
     def at_heaviest(self, look: ViewState) -> ViewState:
-        """Return a view with the cursor on the last query and its heaviest key.
-
-        Where that query is a cell of a picture, it is the first query, which stands for all cells.
-        """
+        """Return a view with the cursor on the last query and its heaviest key."""
         if (sight := self.sight(look.kind)) is None:
             return look
         query = last_word(sight.tokens[0])
-        is_cell = sight.layout is not None and query in sight.layout.cells
-        return self.on_heaviest(replace(look, query=0 if is_cell else query))
-
-    def on_heaviest(self, look: ViewState) -> ViewState:
-        """Return a view with the cursor on the heaviest key of its query; with pictures, on the heaviest cell."""
-        if (sight := self.sight(look.kind)) is None:
-            return look
-        (values,), (allowed,) = sight.cells(look.head, range(look.query, look.query + 1))[1:3]
-        if sight.layout is not None:
-            allowed = allowed & np.isin(np.arange(len(allowed)), [*sight.layout.cells])
-        return replace(look, key=int(np.where(allowed, values, -np.inf).argmax()))
+        (values,), (allowed,) = sight.cells(look.head, range(query, query + 1))[1:3]
+        return replace(look, query=query, key=int(np.where(allowed, values, -np.inf).argmax()))
 
     def sight(self, kind: str | None = None) -> LayerViewCache | None:
         """Return the layer of a kind, or of the first that ran, ready to be drawn; None if it is not there."""
@@ -104,9 +92,7 @@ class ComputedView:
             return Limits(self.layers, (), (), *sides)
         layers = {layer.kind: layer for layer in self.recorded.layers}
         layer = layers.get(kind or "", self.recorded.layers[0])
-        layout = self.recorded.layout("key") if self.recorded.has_images(layer) else None
-        sides = self.recorded.sides(layer)
-        return Limits(self.layers_of(layer.kind), tuple(layers), layer.heads, *sides, layout)
+        return Limits(self.layers_of(layer.kind), tuple(layers), layer.heads, *self.recorded.sides(layer))
 
 
 @dataclass

@@ -36,7 +36,7 @@ KEYS = (
     KeyBinding("i", "type", "i", "type", "edit the text"),
     KeyBinding("w", "why", "w", "why", "the query attends to the key; again closes it"),
     KeyBinding("x", "cut", "x", "cut", "the next token without the head; in the large map, without the cell"),
-    KeyBinding("slash", "open('find')", "/", "find", "a token, or a cell: @r1c3; Enter finds the next one"),
+    KeyBinding("slash", "open('find')", "/", "find", "a token; Enter finds the next one"),
     KeyBinding("m", "open('mask')", "m", "mask", "edit the mask; an empty one is the model's own"),
     KeyBinding("n", "numbers('norms')", "n", "norms", "how much each key contributes: ‖w·v‖"),
     KeyBinding("r", "numbers('rollout')", "r", "rollout", "of all layers up to this one"),

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from attncli.analysis import Metric, names_for
 from attncli.engines.interactive import Query
-from attncli.errors import InputMismatchError
 from attncli.render.palette import DEFAULT_RAMP
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Texts, texts_of
 from attncli.trace.view import Ramp
-
-if TYPE_CHECKING:
-    from attncli.trace.layout import SideLayout
 
 Numbers = Literal["weights", "norms", "rollout"]
 _Value = TypeVar("_Value")
@@ -32,7 +27,6 @@ class Limits(NamedTuple):
         heads: of that layer.
         queries: its rows.
         keys: its columns.
-        layout: cells of pictures among the columns; None without pictures.
     """
 
     layers: tuple[int, ...] = ()
@@ -40,7 +34,6 @@ class Limits(NamedTuple):
     heads: tuple[int, ...] = ()
     queries: Tokens = Tokens()
     keys: Tokens = Tokens()
-    layout: SideLayout | None = None
 
 
 @dataclass(frozen=True)
@@ -110,17 +103,7 @@ class ViewState:
         return replace(self, **{name: max(place, 0) for name, place in places.items()}).within(room)  # type: ignore[arg-type]
 
     def moved(self, room: Limits, rows: int = 0, columns: int = 0) -> ViewState:
-        """Return the view with the cursor moved by rows and columns.
-
-        A query that is a cell of a picture moves to the neighbouring cell, and at the upper and lower edge out of it.
-        """
-        if room.layout is not None:
-            from attncli.render.picture import neighbour
-
-            found = neighbour(room.layout, self.query, rows, columns)
-            if found is not None:
-                is_there = found in range(len(room.queries)) or abs(rows) > 1
-                return self.on(room, query=found) if is_there else self
+        """Return the view with the cursor moved by rows and columns."""
         return self.on(room, query=self.query + rows, key=self.key + columns)
 
     def next_layer(self, room: Limits, by: int = 1) -> ViewState:
@@ -143,13 +126,9 @@ class ViewState:
     def finding(self, room: Limits, wanted: str) -> ViewState | None:
         """Return the view with the cursor on the next query, or else key, that has these letters; None without one.
 
-        Lower case finds upper case too. A number that no token has is a position. `@r1c3` and `@120,80` are cells of a
-        picture.
+        Lower case finds upper case too. A number that no token has is a position.
         """
         texts = texts_of(self.question.text, self.question.pair, self.question.target)
-        if wanted.startswith("@") and room.layout is not None:
-            with suppress(InputMismatchError):
-                return next((self.on(room, query=place) for place in room.layout.positions_of(wanted) or ()), None)
         rows, columns = (_named(wanted, *side) for side in zip((room.queries, room.keys), texts, strict=True))
         if rows:
             return self.on(room, query=next((row for row in rows if row > self.query), rows[0]))
@@ -159,9 +138,9 @@ class ViewState:
 
     # --- drawing
 
-    def next_metric(self, by: int = 1, has_pictures: bool = False) -> ViewState:
+    def next_metric(self, by: int = 1) -> ViewState:
         """Return the view with another metric in the map of layers × heads."""
-        return replace(self, metric=_after(self.metric, names_for(has_pictures), by))
+        return replace(self, metric=_after(self.metric, names_for(False), by))
 
     def next_ramp(self) -> ViewState:
         """Return the view with another ramp of colours."""

@@ -123,22 +123,6 @@ def facts_of(grids: Sequence[ImageGrid]) -> list[str]:
     return facts + list(dict.fromkeys(grid.note for grid in grids if grid.note))
 
 
-def neighbour(layout: SideLayout, position: int, rows: int, columns: int) -> int | None:
-    """Return the position that is some cells further down and right; None where there is no cell at `position`.
-
-    Above and below a picture are the positions before and behind its own.
-    """
-    for canvas in canvases(layout, has_overview=True):
-        cells = canvas.placed(*canvas.cells)
-        for row, column in np.argwhere(cells == position).tolist()[:1]:
-            row, column = row + rows, min(max(column + columns, 0), cells.shape[1] - 1)
-            if not 0 <= row < len(cells):
-                first, last = int(cells[cells >= 0].min()), int(cells.max())
-                return first + row if row < 0 else last + row - len(cells) + 1
-            return int(cells[row, column]) if cells[row, column] >= 0 else position
-    return None
-
-
 class Panel(NamedTuple):
     """A picture under the weights of a head, or without one as it is, and facts behind its name."""
 

@@ -9,7 +9,6 @@ import shlex
 import unicodedata
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -25,7 +24,6 @@ from attncli.explore.view_state import ViewState
 from attncli.render.block import trimmed
 from attncli.render.palette import Palette
 
-MATERIALS = Path(__file__).parents[2] / "docs" / "cookbook" / "files"
 _KEYS = {"Esc": "escape", "Tab": "tab", "Enter": "enter", "↑": "up", "↓": "down", "←": "left", "→": "right"}
 _KEYS |= {"PgDn": "pagedown", "Home": "home", "End": "end", "Backspace": "backspace", "Delete": "delete"}
 
@@ -144,12 +142,10 @@ async def driven(
 @asynccontextmanager
 async def driven_by(command: str, columns: int, lines: int, environment: Mapping[str, str]) -> AsyncIterator[Driven]:
     arguments = iter(shlex.split(command)[2:])
-    model, text, tier, images = "demo", "", "truecolor", list[str]()
+    model, text, tier = "demo", "", "truecolor"
     for argument in arguments:
         if argument == "-m":
             model = next(arguments)
-        elif argument == "--image":
-            images.append(str(MATERIALS / next(arguments)))
         elif argument == "--color":
             tier = {"never": "blocks"}[next(arguments)]
         else:
@@ -157,7 +153,7 @@ async def driven_by(command: str, columns: int, lines: int, environment: Mapping
     # Textual asks the environment how many colours its terminal has.
     others = {name: value for name, value in environment.items() if name not in {"NO_COLOR", "FORCE_COLOR"}}
     with patch.dict(os.environ, others | {"TERM": "xterm-256color", "COLORTERM": "truecolor"}, clear=True):
-        opened = driven(lambda: open_interactive(model=model, image=images), (columns, lines), text, tier, True)
+        opened = driven(lambda: open_interactive(model=model), (columns, lines), text, tier, True)
         async with opened as one:
             yield one
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,8 +23,6 @@ class ExploreOptions(Options):
     text: list[str] | None = argument("The sentence to begin with. Default: time flies like an arrow.", "TEXT")
     pair: options.Pair = None
     target: options.Target = None
-    image: options.Image = None
-    layout: options.PositionLayout
     from_: options.From = None
     model: options.DemoModel = None
     no_special: options.NoSpecial = False
@@ -47,7 +45,6 @@ def explore(
     attn explore
     attn explore "time flies like an arrow" -m gpt2
     attn explore --num-heads 2
-    attn explore -m demo-vision --image shapes.png "where is the red circle"
     """
     from attncli.analysis.learn import TEXT
     from attncli.cli.loop import loading
@@ -55,34 +52,30 @@ def explore(
     from attncli.explore.command import InputSource, ViewSnapshot, as_line, command_of
     from attncli.explore.view_state import ViewState
 
-    is_picture = bool(request.image) and not request.text and request.from_ is None
-    words = [_picture(request.image or ())] if is_picture else request.text or [TEXT]
+    words = request.text or [TEXT]
     if len(words) > 1 and any(" " in word for word in words):
         raise UsageError(f"{len(words)} sentences; attn explore takes one, attn diff two")
-    query = Query(words[0] if is_picture else " ".join(words), request.pair, request.target, request.mask)
+    query = Query(" ".join(words), request.pair, request.target, request.mask)
     state = ViewState(query, ramp=ramp)
     # The options that no key changes, as a command line has them.
-    of_questions = (*_OF_QUESTIONS, *["image"] * is_picture)
-    fixed = [option for option in request.explicit_values() if option[0] not in of_questions]
+    fixed = [option for option in request.explicit_values() if option[0] not in _OF_QUESTIONS]
     is_toy = request.model is None and request.from_ is None
     more = (("model", "toy" if is_toy else None), ("colormap", colormap), ("color", color))
     fixed += [(name, value) for name, value in more if value is not None]
     options_of_all = tuple(word for option in fixed for word in _words(*option))
-    source = InputSource(options_of_all, request.from_ is not None, is_picture)
+    source = InputSource(options_of_all, request.from_ is not None)
     if why := "- is standard input" if request.text == ["-"] else environment.lacks_screen():
         static = as_line(command_of(ViewSnapshot(state, "heads"), source))
         raise UsageError(f"explore needs a terminal, and {why}. Static view: {static}")
     require("attn explore", "textual")
     if request.from_ is not None:
-        pictures = {"image": request.image or (), **dict(request.layout.explicit_values())}
         loading_options = dict(request.load.explicit_values())
-        opened = open_interactive(saved=request.from_, model=request.model, **pictures, **loading_options)
+        opened = open_interactive(saved=request.from_, model=request.model, **loading_options)
     else:
         with loading(environment, request.model, request.toy.vocab):
             opened = open_interactive(
                 model=request.model,
                 special=not request.no_special,
-                **({"tower": "vision"} if is_picture else {"image": request.image or ()}),
                 **dict(request.toy.explicit_values()),
                 **dict(request.load.explicit_values()),
             )
@@ -96,16 +89,6 @@ def explore(
     environment.write([f"{as_line(command_of(snapshot, source))}\n"])
     if is_computing:  # Python would end under its thread, and torch aborts then
         os._exit(0)
-
-
-def _picture(image: Sequence[str]) -> str:
-    """Return the file of the one picture that is looked at alone."""
-    from attncli.encoding.pictures import picture_files
-
-    files = picture_files(image)
-    if len(files) > 1:
-        raise UsageError(f"{len(files)} pictures alone; attn explore takes one, or several beside TEXT")
-    return files[0]
 
 
 def _words(name: str, value: Any) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""One head as large as its pane allows: its map, pooled where a text does not fit, or the pictures of the text."""
+"""One head as large as its pane allows: its map, pooled where a text does not fit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 
@@ -15,8 +14,7 @@ from attncli.render.explore.layer_view import LayerViewCache
 from attncli.render.explore.pane import KEY, QUERY, CellCursor, PaneContent, pad
 from attncli.render.heatmap import legend_line
 from attncli.render.matrix import HALF, LONGEST_LABEL, MARK, NARROW, WIDE, CellGrid, GridCell, map_lines, titled
-from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.picture import CHOSEN, OWN, HeadLook, PictureView
+from attncli.render.palette import BOLD, DIM, Palette
 
 if TYPE_CHECKING:
     from attncli.trace.view import Ramp
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 _LABELS = (LONGEST_LABEL, 6, 0)  # cells of a label
 _LARGE, _WITH_WORDS = 4, 6  # characters of a cell, and of a column that has its token above it
 _WIDEST_HALF = 4  # characters of a cell of which two share a line
-_LEAST_PICTURE = 6  # columns
 _MOST_MEASURED = 200  # tokens whose longest label is measured
 
 
@@ -155,24 +152,3 @@ class _Layout(NamedTuple):
     steps: tuple[int, int]  # rows and columns of a cell
     cell: GridCell
     labels: int  # cells of the longest label
-
-
-def large_picture(
-    sight: LayerViewCache, cursor: CellCursor, ramp: Ramp | None, palette: Palette, label: str, room: Bounds
-) -> PaneContent:
-    """Return the pictures as `attn inspect` draws them."""
-    layer, query, layout = sight.layer, cursor.query, sight.layout
-    assert layout is not None
-    (weights,), (allowed,) = sight.cells(cursor.head, range(query, query + 1))[1:3]
-    cells = np.array([*layout.cells])
-    look = HeadLook(str(layer.head_label(cursor.head)), weights, allowed)
-    scale = Scale.up_to(float(np.nan_to_num(weights * allowed)[cells].max()), ramp)
-    marks = {cursor.key: CHOSEN, query: OWN}
-    view = PictureView(("", ""), [look], layout, marks, palette, scale, layer.derived is None, resized=sight.resized)
-    panels = [each._replace(name=each.canvas.name, facts=()) for each in view.panels]
-    tiles = view.tiling(panels, room, _LEAST_PICTURE, room.width)
-    drawn = view.tiled(panels[: tiles.capacity], tiles)
-    share = f"{float(weights[cells].sum()):.0%} on the picture" * view.has_shares
-    facts = [label, layer.measure, view.heaviest(look, cells), share, titled("layer", layer.label)]
-    title = join_facts(facts, room.width, palette, titled("head", layer.head_label(cursor.head)))
-    return PaneContent(drawn, title)

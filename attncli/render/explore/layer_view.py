@@ -13,15 +13,12 @@ from attncli.render.heatmap import Extent, Heatmap, joined
 from attncli.render.matrix import Axis, CellGrid, GridCell
 from attncli.render.palette import Scale
 from attncli.trace.layer import LayerTrace
-from attncli.trace.tokens import Token, Tokens
+from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
-    from attncli.render.block import Bounds
-    from attncli.render.picture import Pixels
-    from attncli.trace.layout import SideLayout
     from attncli.trace.view import Ramp
 
 _MOST = 256  # rows and columns of a head that are kept; of more, blocks
@@ -45,21 +42,6 @@ class LayerViewCache:
     def tokens(self) -> tuple[Tokens, Tokens]:
         """The queries and the keys."""
         return self.trace.sides(self.layer)
-
-    @cached_property
-    def layout(self) -> SideLayout | None:
-        """Cells of pictures among the keys; None without pictures."""
-        return self.trace.layout("key") if self.trace.has_images(self.layer) else None
-
-    @cached_property
-    def resized(self) -> dict[tuple[int, Bounds], Pixels]:
-        """Cache of the pixels of pictures, by number and size."""
-        return {}
-
-    def cell_name(self, token: Token) -> str:
-        """Return the name of a token's cell in a picture, behind a blank; empty without one."""
-        cell = None if self.layout is None else self.layout.cells.get(token.index)
-        return "" if cell in (None, token.label) else f" {cell}"
 
     @property
     def size(self) -> tuple[int, int]:

@@ -26,15 +26,12 @@ _MOST_LINES = 2  # of the sentence
 
 
 def tokens(sight: LayerViewCache, cursor: CellCursor, ramp: Ramp | None, palette: Palette, room: Bounds) -> PaneContent:
-    """Return the keys on the colours of the weights of the cursor's query, without the cells of pictures."""
+    """Return the keys on the colours of the weights of the cursor's query."""
     queries, keys = sight.tokens
     cells = sight.cells(cursor.head, range(cursor.query, cursor.query + 1))
-    words = [key.index for key in keys if sight.layout is None or key.index not in sight.layout.cells]
-    line = SentenceLine("", cells.values[0][words], cells.allowed[0][words])
-    marks = {words.index(cursor.key): KEY} if cursor.key in words else {}
-    if queries == keys and cursor.query in words:
-        marks[words.index(cursor.query)] = QUERY
-    drawn = sentence([keys[word] for word in words], [line], palette, sight.scale(ramp), room.width, marks, _MOST_LINES)
+    line = SentenceLine("", cells.values[0], cells.allowed[0])
+    marks = {cursor.key: KEY} | ({cursor.query: QUERY} if queries == keys else {})
+    drawn = sentence(keys, [line], palette, sight.scale(ramp), room.width, marks, _MOST_LINES)
     facts = [f"{QUERY} query {KEY} key", f"each key on the colour of its {sight.layer.measure.removesuffix('s')}"]
     return PaneContent(drawn, join_facts(facts, room.width, palette, "sentence"))
 
@@ -50,8 +47,7 @@ def _cell_facts(sight: LayerViewCache, cursor: CellCursor, palette: Palette) -> 
     layer, (_, query, key) = sight.layer, cursor
     sheet = TableFormat(palette, None)
     queries, keys = sight.tokens
-    named = [sheet.named(token) + sight.cell_name(token) for token in (queries[query], keys[key])]
-    yield f"{QUERY} query {named[0]} → {KEY} key {named[1]}"
+    yield f"{QUERY} query {sheet.named(queries[query])} → {KEY} key {sheet.named(keys[key])}"
     head = layer.head(cursor.head, [query])
     weights, allowed = head.weights[0], head.mask[0]
     if not allowed[key] and not weights[key]:
