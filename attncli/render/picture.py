@@ -132,14 +132,6 @@ class Panel(NamedTuple):
     facts: Sequence[str] = ()
 
 
-class Tiling(NamedTuple):
-    """Size of panels, how many are side by side, and how many a room holds, which is at least one."""
-
-    size: Bounds
-    in_a_strip: int
-    capacity: int
-
-
 @dataclass(frozen=True, eq=False)
 class PictureView:
     """Look of some heads' query at pictures, in the columns of a terminal."""
@@ -197,9 +189,9 @@ class PictureView:
         if self.palette.has_color:
             plain = [panel for panel in plain if panel.canvas.picture is not None]
             least = max(_NARROWEST, *(len("".join((panel.name, *panel.facts[:1]))) for panel in panels))
-            tiles = self.tiling([*plain, *panels], room, least, _WIDEST)
-            count = min(max((tiles.capacity - len(plain)) // step, 1), len(self.heads))
-            return stack([header, self.tiled([*plain, *chosen(count)], tiles)]), count
+            size, in_a_strip, capacity = _tiling([*plain, *panels], room, least)
+            count = min(max((capacity - len(plain)) // step, 1), len(self.heads))
+            return stack([header, self._tiled([*plain, *chosen(count)], size, in_a_strip)]), count
         for count in range(len(self.heads), 0, -1):
             maps = stack((self._maps(chosen(count)[first::step], room.width) for first in range(step)), gap=1)
             if len(maps.lines) <= room.lines:
@@ -230,47 +222,28 @@ class PictureView:
         listed = ([Segment(line, DIM)] for fact in facts for line in in_words(fact, width))
         return stack([flowing(parts, width), flowing(listed, width)])
 
-    def tiling(self, panels: Sequence[Panel], room: Bounds, least: int, widest: int) -> Tiling:
-        """Return how all panels fit, from `least` to `widest` columns wide; where they do not, as many as do."""
-        width, height = (max(sizes) for sizes in zip(*(panel.canvas.size for panel in panels), strict=True))
-        widest, least = min(widest, room.width), min(least, widest, room.width)
-        for wide in range(widest, least - 1, -1):
-            size = Bounds(min(max(round(wide * height / width / 2), 1), max(room.lines - 1, 1)), wide)
-            side_by_side = max((room.width + GAP) // (wide + GAP), 1)
-            capacity = side_by_side * max(room.lines // (size.lines + 1), 1)
-            if capacity >= len(panels):
-                break
-        count = min(len(panels), capacity)
-        return Tiling(size, -(-count // -(-count // side_by_side)), capacity)  # as many in each of the strips
-
-    def tiled(self, panels: Sequence[Panel], tiles: Tiling) -> Block:
+    def _tiled(self, panels: Sequence[Panel], size: Bounds, in_a_strip: int) -> Block:
         """Return panels side by side."""
-        (high, wide), in_a_strip, _ = tiles
-        blocks = []
+        blocks, wide = [], size.width
         for panel in panels:
             name, forms = self.palette.shortened(panel.name, wide, keeps_end=True), ("".join(panel.facts), *panel.facts)
             fact = next((text for text in forms if len(name + text) <= wide), "")
             title = [Segment(name, BOLD), Segment(fact, DIM)]
-            blocks.append(crop([title, *self._lines(panel, tiles.size)], Bounds(high + 1, wide)))
+            blocks.append(crop([title, *self._lines(panel, size)], Bounds(size.lines + 1, wide)))
         strips = (blocks[start : start + in_a_strip] for start in range(0, len(blocks), in_a_strip))
-
         return stack(hstack(strip, GAP) for strip in strips)
 
     def _lines(self, panel: Panel, size: Bounds) -> list[list[Segment]]:
-        """Return a picture in half-blocks, under the weights of a head, or without colours in shades."""
+        """Return a picture in half-blocks, under the weights of a head."""
         canvas, head, _, _ = panel
         positions = canvas.placed(2 * size.lines, size.width)
-        if self.palette.has_color:
-            if (canvas.number, size) not in self.resized:
-                self.resized[canvas.number, size] = canvas.pixels(*positions.shape)
-            pixels = self.resized[canvas.number, size]
-            if head is not None:
-                cells, has_picture = head.sampled(positions), canvas.picture is not None
-                pixels = overlay(pixels, *cells, self.scale, self.palette.rgb(), has_picture)
-            lines = half_blocks(pixels)
-        else:
-            shades = self.palette.cells(*head.sampled(positions[::2]), self.scale, 1) if head else []
-            lines = [[Segment(*shade) for shade in line] for line in shades]
+        if (canvas.number, size) not in self.resized:
+            self.resized[canvas.number, size] = canvas.pixels(*positions.shape)
+        pixels = self.resized[canvas.number, size]
+        if head is not None:
+            cells, has_picture = head.sampled(positions), canvas.picture is not None
+            pixels = overlay(pixels, *cells, self.scale, self.palette.rgb(), has_picture)
+        lines = half_blocks(pixels)
         for mark, where in ((mark, positions == key) for key, mark in self.marks.items() if head is not None):
             if where.any():
                 row, column = np.argwhere(where).mean(axis=0).astype(int)
@@ -279,6 +252,20 @@ class PictureView:
                 ink = "#000000" if paper and sum(paper.get_truecolor()) > _LIGHT else "#ffffff"
                 lines[row // 2][column] = Segment(mark, Style(color=ink, bgcolor=paper, bold=True))
         return lines
+
+
+def _tiling(panels: Sequence[Panel], room: Bounds, least: int) -> tuple[Bounds, int, int]:
+    """Return the size of panels at least so wide, how many are side by side, and how many the room holds."""
+    width, height = (max(sizes) for sizes in zip(*(panel.canvas.size for panel in panels), strict=True))
+    widest = min(_WIDEST, room.width)
+    for wide in range(widest, min(least, widest) - 1, -1):
+        size = Bounds(min(max(round(wide * height / width / 2), 1), max(room.lines - 1, 1)), wide)
+        side_by_side = max((room.width + GAP) // (wide + GAP), 1)
+        capacity = side_by_side * max(room.lines // (size.lines + 1), 1)
+        if capacity >= len(panels):
+            break
+    count = min(len(panels), capacity)
+    return size, -(-count // -(-count // side_by_side)), capacity  # as many in each of the strips
 
 
 def overlay(
