@@ -14,7 +14,6 @@ from typing import Any
 from typer import Context
 
 _PLAIN = re.compile(r"[\w@%+:,./-]+")
-_MASK = re.compile(r"[\w\s&|~(),=-]*")
 
 
 def completer(metavar: str) -> Callable[[Context, str], list[Any]]:
@@ -48,20 +47,8 @@ def _models(_: Context, typed: str) -> Iterator[tuple[str, str]]:
     yield from ((name, "in the local cache") for name in cached_models() if _PLAIN.fullmatch(name))
 
 
-def _masks(_: Context, typed: str) -> Iterator[tuple[str, str]]:
-    """Yield the expression with each atom in place of its last word."""
-    from attncli.masks import NOTATION
-
-    before = re.sub(r"\w*\Z", "", typed)
-    if _MASK.fullmatch(before):
-        for atom, kind in NOTATION.items():
-            if atom not in ("file", "pad(left)"):
-                yield before + atom + "(" * ("(" in kind.usage), kind.usage
-
-
 _VALUES: dict[str, Callable[[Context, str], Iterable[Any]]] = {
     "CODES": _names("attncli.masks.findings", "CODES"),
-    "EXPR": _masks,
     "METRIC": _names("attncli.analysis", "NAMES"),
     "METRICS": _names("attncli.analysis", "NAMES"),
     "MODEL": _models,

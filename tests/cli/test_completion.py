@@ -41,7 +41,6 @@ def test_the_scripts_in_the_repository_are_what_the_program_prints(shell: str, a
         ("attn inspect --format j", ["json", "jsonl"]),
         ("attn inspect --show q,k,me", ["q,k,metrics"]),
         ("attn check --fail-on leak,dea", ["leak,dead-row"]),
-        ("attn inspect --mask 'causal & win", ["causal & window("]),
         ("attn inspect -m de", ["demo", "demo-vision"]),
         ("attn inspect -m to", ["toy"]),
         ("attn inspect --from tr", []),
