@@ -221,7 +221,7 @@ class DiffView:
             count = f"{len(notable)} of {plural(len(heads), 'head')}" if notable else f"No head of {len(heads)}"
             sentence = f"{count} changed by more than {NOTABLE:g} bits{where}. "
             sentence += f"{self._name(heads[0])} changed most: {self._number(most, self._digits)} bits"
-        worth = f"Jensen-Shannon divergence, {self._rows_compared()}. {_WORTH}{self._on_elsewhere()}"
+        worth = f"Jensen-Shannon divergence, {self._rows_compared()}. {_WORTH}{self._unshared_note()}"
         return block(
             [[Segment(line, BOLD)] for line in wrap(sentence, self._room)]
             + [[Segment(line, DIM)] for line in wrap(worth, self._room)]
@@ -275,8 +275,8 @@ class DiffView:
         columns.append(Column("bits", [self._number(each.jensen_shannon, self._digits) for each in heads]))
         return ranking(columns, len(self._changed) - len(heads), self._room, self.palette)
 
-    def _on_elsewhere(self) -> str:
-        """Return how weight counts that no shared token gets; nothing where there is none."""
+    def _unshared_note(self) -> str:
+        """Return how weight on tokens that are not shared counts; empty without any."""
         if not any(each.elsewhere and max(each.elsewhere) > 0 for each in self.difference.heads):
             return ""
         layers = [layer for pair in self.difference.layers for layer in (pair.first, pair.second)]
