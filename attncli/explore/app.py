@@ -232,7 +232,7 @@ class Explorer(App[None]):
                     self.call_from_thread(self._update, result)
 
     def _update(self, result: ComputedView) -> None:
-        """Show a result."""
+        """Show a result, with the cursor on the tokens that it was on."""
         before = self.limits
         self.result = result
         if result.sights:

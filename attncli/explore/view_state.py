@@ -119,9 +119,15 @@ class ViewState:
         return replace(self, kind=_after(self.kind or room.kinds[0], room.kinds)) if room.kinds else self
 
     def carried(self, before: Limits, after: Limits) -> ViewState:
-        """Return the view of a changed text; the last query stays the last one, so that each new token is seen."""
-        is_last = bool(before.queries and after.queries) and self.query == last_word(before.queries)
-        return replace(self, query=last_word(after.queries) if is_last else self.query).within(after)
+        """Return the view with the cursor on the same tokens, after the text has changed around them.
+
+        The last query stays the last one, so that each new token shows its attention.
+        """
+        query = _carried(self.query, before.queries, after.queries)
+        if before.queries and after.queries and self.query == last_word(before.queries):
+            query = last_word(after.queries)
+        key = _carried(self.key, before.keys, after.keys)
+        return replace(self, query=query, key=key).within(after)
 
     def finding(self, room: Limits, wanted: str) -> ViewState | None:
         """Return the view with the cursor on the next query, or else key, that has these letters; None without one.
@@ -166,6 +172,26 @@ def _inside(place: int, tokens: Tokens) -> int:
 
 def _after(value: _Value, among: Sequence[_Value], by: int = 1) -> _Value:
     return among[(among.index(value) + by) % len(among)]
+
+
+def _carried(place: int, before: Tokens, after: Tokens) -> int:
+    """Return the new position of a token: those before an edit stay, those behind it move along."""
+    if not before or not after:
+        return place
+    old, new = ([(token.segment, token.text) for token in tokens] for tokens in (before, after))
+    ahead = _shared(old, new)
+    behind = min(_shared(old[::-1], new[::-1]), min(len(old), len(new)) - ahead)
+    if place < ahead:
+        return place
+    if place >= len(old) - behind:
+        return place + len(new) - len(old)
+    return min(place, max(len(new) - behind - 1, ahead))
+
+
+def _shared(first: Sequence[object], second: Sequence[object]) -> int:
+    """Return the length of the common prefix."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), min(len(first), len(second)))
 
 
 def _named(wanted: str, tokens: Tokens, texts: Texts) -> list[int]:

@@ -63,17 +63,21 @@ def test_every_key_leads_to_a_view_within_the_limits(sessions: list) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "query", "expected"),
+    ("before", "after", "places"),
     [
-        ("time flies", "time flies fast", 1, 2),  # the last one, which it stays
-        ("[CLS] time flies [SEP]", "[CLS] time flies fast [SEP]", 1, 1),
-        ("[CLS] a b c [SEP]", "[CLS] x [SEP]", 2, 2),
-        ("a b", "", 1, 1),
+        ("[CLS] time flies [SEP]", "[CLS] time flies fast [SEP]", {0: 0, 1: 1, 2: 2, 3: 4}),
+        ("[CLS] time flies [SEP]", "[CLS] flies [SEP]", {0: 0, 1: 1, 2: 1, 3: 2}),
+        ("[CLS] a b c [SEP]", "[CLS] x [SEP]", {0: 0, 1: 1, 2: 1, 3: 1, 4: 2}),
+        ("a a", "a a a", {0: 0, 1: 1}),
+        ("a b", "", {0: 0, 1: 1}),
     ],
 )
-def test_the_last_word_stays_the_query(before: str, after: str, query: int, expected: int) -> None:
+def test_the_cursor_follows_its_token(before: str, after: str, places: dict[int, int]) -> None:
     old, new = (Limits(queries=tokens_of(*text.split()), keys=tokens_of(*text.split())) for text in (before, after))
-    assert LOOK.on(old, query=query).carried(old, new).query == expected
+    for place, wanted in places.items():
+        assert LOOK.on(old, key=place).carried(old, new).key == wanted
+        if place < len(old.queries) - 1:
+            assert LOOK.on(old, query=place).carried(old, new).query == wanted
 
 
 @pytest.mark.parametrize(
