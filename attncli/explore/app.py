@@ -26,7 +26,7 @@ from attncli.explore.computation import ComputedView, IncrementalComputation, re
 from attncli.explore.keys import KEYS
 from attncli.explore.panes import KeyFooter, LineInput, Pane
 from attncli.explore.view_state import Limits, ViewState
-from attncli.masks.parser import Mistake, mistake_in
+from attncli.masks.parser import mistake_in
 from attncli.render.explore.head import large_head
 from attncli.render.explore.heads import layer_map, small_heads
 from attncli.render.explore.pane import CellCursor
@@ -149,7 +149,6 @@ class Explorer(App[None]):
         self._has_why = False
         self._prompt: Prompt | None = None
         self._message = ""
-        self._mistake: Mistake | None = None  # in the mask that is typed
         self._is_patient = False
         self._is_due = False
 
@@ -335,9 +334,8 @@ class Explorer(App[None]):
         panes["map"].styles.height = len(layers) + 4  # with its border, its ticks and its legend
         panes["map"].draw(layer_map, look.metric, numbers, layers, count, chosen, palette, is_late=is_late)
 
-    def _say(self, text: str = "", mistake: Mistake | None = None) -> None:
-        self._message, self._mistake = text, mistake
-        self._line.underline(range(0) if mistake is None else range(mistake.start, mistake.end))
+    def _say(self, text: str = "") -> None:
+        self._message = text
         self._redraw()
 
     # --- lines to type in ---
@@ -357,15 +355,16 @@ class Explorer(App[None]):
             mistake = mistake_in(value) if value.strip() else None
             if mistake is None:
                 self.go(self.look.masked(value))
-            self._say("" if mistake is None else mistake.reason, mistake)
+            self._say("" if mistake is None else mistake.reason)
         else:
             self.go(self.look.with_text(self._prompt.name, value))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Leave the text, find the next token, or take what is typed."""
-        if self._prompt is not None and self._prompt.name == "find":
+        name = None if self._prompt is None else self._prompt.name
+        if name == "find":
             self.go(self.look.finding(self.limits, event.value))
-        elif self._mistake is None:
+        elif name != "mask" or not event.value.strip() or mistake_in(event.value) is None:  # a mistake is not taken
             self._to_maps()
 
     def action_open(self, name: str) -> None:

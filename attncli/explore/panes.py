@@ -7,7 +7,6 @@ from itertools import accumulate, zip_longest
 from typing import Any
 
 from rich.cells import cell_len
-from rich.highlighter import Highlighter
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
@@ -29,7 +28,6 @@ from attncli.render.palette import DIM
 from attncli.text import visible
 
 _PLAIN = Style()
-_UNDERLINE = Style(bold=True, underline=True)
 _EMPTY = Strip([])
 _EDITING = {each.key: each.action for each in Binding.make_bindings(Input.BINDINGS) if each.key != "ctrl+c"}
 
@@ -84,26 +82,12 @@ class Pane(Widget):
         self.post_message(self.Resized())
 
 
-class _Underline(Highlighter):
-    places = range(0)
-
-    def highlight(self, text: Text) -> None:
-        text.stylize(_UNDERLINE, self.places.start, self.places.stop)
-
-
 class LineInput(Input):
     """A line to type in."""
 
     def __init__(self, name: str, value: str = "") -> None:
-        self._underline = _Underline()
-        super().__init__(one_line(value), highlighter=self._underline, id=name, select_on_focus=False, compact=True)
+        super().__init__(one_line(value), id=name, select_on_focus=False, compact=True)
         self.cursor_blink = False
-
-    def underline(self, places: range) -> None:
-        """Underline these characters and no others."""
-        if places != self._underline.places:
-            self._underline.places = places
-            self.refresh()
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
         """Return whether a key edits the line, so that it is no command."""

@@ -96,12 +96,10 @@ async def test_what_is_typed_deleted_and_pasted_is_computed(one):
 
 
 @in_app()
-async def test_the_mask_is_edited_and_a_mistake_is_underlined(one):
+async def test_the_mask_is_edited_and_a_mistake_is_named(one):
     before = one.seen("head")
     await one.press("escape", "m", *"window(2) & cuasal")
     assert one.seen("status").startswith("unknown mask 'cuasal'; did you mean 'causal'?")
-    line = one.app.query_one("#line", LineInput).render_line(0)
-    assert "".join(segment.text for segment in line if segment.style and segment.style.underline) == "cuasal"
     await one.press("enter")  # a mistake is not taken
     assert one.is_there("line")
     await one.press("ctrl+u", *"window(1)", "enter")
