@@ -108,7 +108,7 @@ def _names(*groups: type[Options]) -> set[str]:
 _TOY, _CHECKPOINTS = {*ToyOptions.names()}, {*EngineOptions.names()}
 _OF_TOY, _OF_CHECKPOINTS = _TOY - _CHECKPOINTS, _CHECKPOINTS - _TOY
 _OF_SOURCE = _names(options.CommonOptions, options.Parallel) | {"generate", "on"}
-_OF_SOURCE -= _names(options.Selection, options.PositionLayout) | {"from_", "image", "model"}
+_OF_SOURCE -= _names(options.Selection) | {"from_", "grid", "image", "model", "prefix"}
 _OF_LOADING = _names(options.Engine)
 _COMPUTED = "--from, whose attention is already computed; drop one of them"
 _OF_TEXTS = (_names(options.TextAndTarget) | {"from_"}) - {"no_special"}

@@ -307,10 +307,10 @@ def results_of(
         chosen, loading_options = options.selection, dict(options.load.explicit_values())
         which = layers or chosen.layer, chosen.head, chosen.kind
         trace = load_saved(options.from_, options.model, *which, **loading_options)
-        if options.texts.image or options.layout.grid:
+        if options.texts.image or options.grid:
             from attncli.encoding.pictures import with_pictures
 
-            trace = with_pictures(trace, options.texts.image or (), options.layout.grid, options.layout.prefix or 0)
+            trace = with_pictures(trace, options.texts.image or (), options.grid, options.prefix or 0)
         return (job.result(1, saved) for saved in [trace])
     numbered = sentences(options.texts, environment) if texts is None else iter(texts)
     if only is not None:

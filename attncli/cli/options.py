@@ -255,17 +255,6 @@ class Selection(Options):
     )
 
 
-class PositionLayout(Options):
-    """Options of the picture's cells in a saved trace."""
-
-    grid: str | None = input_option(
-        "Set the rows and columns of the picture that --from attends to.", "ROWSxCOLUMNS", rare=True
-    )
-    prefix: int | None = input_option(
-        "Set the positions before the grid, such as CLS. Default: 0.", "N", rare=True, low=0
-    )
-
-
 class CommonOptions(Options):
     """Options of a command on traces: of a checkpoint or the toy layer, or saved ones."""
 
@@ -276,7 +265,12 @@ class CommonOptions(Options):
     selection: Selection
     mask: Mask = None
     from_: From = None
-    layout: PositionLayout
+    grid: str | None = input_option(
+        "Set the rows and columns of the picture that --from attends to.", "ROWSxCOLUMNS", rare=True
+    )
+    prefix: int | None = input_option(
+        "Set the positions before the grid, such as CLS. Default: 0.", "N", rare=True, low=0
+    )
 
     @property
     def is_alone(self) -> bool:
