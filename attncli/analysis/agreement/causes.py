@@ -365,4 +365,4 @@ CANDIDATES = (  # as they are tried: the stages in the order of computation, in 
     Candidate("output projection's weights", "output", field="project_output"),
     Candidate("output of the feed-forward network or its norm", "output", field="finish"),
 )
-OF_PROJECTIONS, OF_WEIGHTS = (_biases, _layers), CANDIDATES[-4:]  # of q, k and v alike; those that both runs have
+OF_WEIGHTS = CANDIDATES[-4:]  # that both runs have

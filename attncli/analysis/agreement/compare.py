@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.agreement.causes import CANDIDATES, OF_PROJECTIONS, OF_WEIGHTS, Candidate, Proposal
+from attncli.analysis.agreement.causes import CANDIDATES, OF_WEIGHTS, Candidate, Proposal
 from attncli.analysis.agreement.question import LEAST, NEAR, RECORDED, Cell, LayerQuestion
 from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, ids_apart, with_next
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding, difference
@@ -194,7 +194,7 @@ class _Walk:
         for _ in range(_MOST_CAUSES):
             # Arrays of one stage are independent: one of them may have a fault that another has not.
             questions = [question.changed(parted=name) for name in question.apart if question.parts(name)]
-            if not questions or (questions[0].parted == "next" and self._is_of_next(question, after)):
+            if not questions:
                 break
             tried: list[Proposal] = []
             explained = (self._explain(one, tried if one is questions[0] else []) for one in questions)
@@ -211,8 +211,7 @@ class _Walk:
             alike = [one for one in questions if STAGE_OF[one.parted] == STAGE_OF[questions[0].parted]]
             alike = [one for one in alike if not question.parts(one.parted)] or questions[:1]
             cell = max((one.cell for one in alike), key=lambda cell: cell.difference)
-            is_scaled = any(one.is_scaled(one.parted) for one in alike)
-            self.result.partings += [self._parting(layer.index, one, cell, is_scaled) for one in solved]
+            self.result.partings += [self._parting(layer.index, one, cell) for one in solved]
         if "next" in written or "next" not in question.made:
             return (written.get("next"),) * 2
         if question.steps is not steps:
@@ -223,15 +222,6 @@ class _Walk:
         if after is None or (steps := self.reference.steps(after.index, None)) is None or steps.project is None:
             return None
         return Following([steps, *(one.apply(after.index, steps) for one in self.solved)], after.arrays)
-
-    def _is_of_next(self, question: LayerQuestion, after: RunLayer | None) -> bool:
-        """Return whether a change of the next layer's projections explains its arrays: then that layer is asked."""
-        if after is None or question.following is None:
-            return False
-        other, x = replace(question, layer=after, steps=question.following.variants[0]), question.made["next"]
-        changed = [one.apply(after.index, other.steps) for solve in OF_PROJECTIONS for one in solve(other)]
-        apart = (float(Following([one], after.arrays).difference(x).max()) for one in changed)
-        return any(not question.parts("next", largest) for largest in apart)
 
     def _explain(self, question: LayerQuestion, tried: list[Proposal]) -> list[Proposal]:
         """Return a cause that was found before, or a new one; empty without one that explains the difference."""
@@ -266,11 +256,11 @@ class _Walk:
         unproved = [one for one in self.result.partings if one.cause is None or one.cause.undone is None]
         return len(unproved) + (self.pending is not None)
 
-    def _parting(self, index: int, solved: Proposal, cell: Cell, is_scaled: bool = False) -> Parting:
+    def _parting(self, index: int, solved: Proposal, cell: Cell) -> Parting:
         """Return where a cause parts the runs; weights that are stored in few bits differ by their rounding."""
         values = (solved.ours, solved.theirs) if self.is_swapped else (solved.theirs, solved.ours)
         bits = {self.reference.weight_bits, self.other.weight_bits}
-        is_small = len(bits) > 1 and cell.difference <= _OF_BITS * 2.0 ** -min(bits) and not is_scaled
+        is_small = len(bits) > 1 and cell.difference <= _OF_BITS * 2.0 ** -min(bits)
         cause = Cause(f"{solved.candidate.name} {solved.of}".rstrip(), *values, solved.undone)
         return Parting(solved.candidate.stage, [index], cell, cause, is_small and solved.theirs.startswith("differ"))
 

@@ -16,10 +16,9 @@ from attncli.analysis.steps import STAGE_OF, STAGES, Array, Arrays, LayerSteps, 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-LEAST = 2.0**-21  # a relative difference that float32 hardly shows
-_TIMES = 8.0  # times what rounding gives: more is not explained by it, nor by that of arrays which no file shows
+LEAST = 2.0**-19  # a relative difference that float32 hardly shows
+_TIMES = 4.0  # times what rounding gives: more is not explained by it, nor by that of arrays which no file shows
 NEAR = 2.0  # times what rounding gives: a value that leaves no more is the cause; in 16 bits others agree as well
-_FEW_TOKENS = 4
 RECORDED = {"q", "k", "v", "q_normed", "k_normed", "input", "attention", "next"}  # what files hold
 
 
@@ -83,7 +82,7 @@ class LayerQuestion:
             values = [replace(steps, x=arrays["next"]).run({}, "k")["v"] for arrays in (twin, self.made)]
             apart["next"] = float(difference(*values).max())
         if before is not None:  # what q, k and v were rounded by before is in them, and grows from layer to layer
-            least = {name: _TIMES * apart[name] for name in apart if name in RECORDED}
+            least = {name: 8 * apart[name] for name in apart if name in RECORDED}
             apart |= {name: min(max(value, before), count * value) for name, value in least.items()}
         return self.changed(roundings={name: max(value, 2.0**-24) for name, value in apart.items()})
 
@@ -105,24 +104,9 @@ class LayerQuestion:
         return float(apart[min(token, len(apart) - 1)])
 
     def parts(self, name: str, largest: float | None = None) -> bool:
-        """Return whether an array differs by more than rounding: by too much, or all of it by one factor."""
+        """Return whether an array differs by more than rounding."""
         value = float(self.apart[name].max()) if largest is None else largest
-        is_near = largest is not None or value <= max(LEAST, NEAR * self.roundings[name]) or not self.is_scaled(name)
-        return value > max(LEAST, _TIMES * self.roundings[name]) or not is_near
-
-    def is_scaled(self, name: str) -> bool:
-        """Return whether a factor of all tokens is at least half of a difference: rounding gives none."""
-        written, made = self.layer.arrays, self.made
-        if name not in written or written[name].shape != made[name].shape or written[name].shape[-2] < _FEW_TOKENS:
-            return False
-        stream = {**made, **written}  # the feed-forward network is a small part of it
-        residual: Any = sum(stream[one] for one in ("input", "attention") if name == "next" and one in stream)
-        ours, theirs = (np.moveaxis(arrays[name] - residual, -2, 0).astype(np.float64) for arrays in (made, written))
-        ours, theirs = ours.reshape(len(ours), -1), theirs.reshape(len(ours), -1)
-        with np.errstate(all="ignore"):  # of a token that attends to nothing
-            size = np.square(ours).sum(axis=1)
-            factors, apart = np.vecdot(ours, theirs) / size - 1, np.sqrt(np.square(theirs - ours).sum(axis=1) / size)
-        return bool(abs(np.nanmedian(factors)) > np.nanmedian(apart) / 2)
+        return value > max(LEAST, _TIMES * self.roundings[name])
 
     def explains(self, left: float) -> bool:
         """Return whether so little is left of the difference that rounding explains it."""
