@@ -67,6 +67,7 @@ class Side:
     holding: Callable[[], AbstractContextManager[Any]] = nullcontext  # holds the weights of a layer
     contents: ModelSpec | Capture | None = None  # of a checkpoint that is computed, or of a file
     notes: tuple[str, ...] = ()
+    has_experts: bool = False  # of which rounding may choose others
 
 
 def side_of(source: Source, name: str, text: str, pair: str | None) -> Side:
@@ -229,7 +230,10 @@ def traced_side(trace: Trace, name: str, kinds: Sequence[str] = _KINDS) -> Side:
     dtype = weights if weights in LEVELS else trace.source.dtype
     is_text = trace.source.kind == "pretrained" and None not in ids  # the ids of a watched program are positions
     notes = (ENCODER_ALONE,) * any(layer.kind == "encoder" for layer in of_index.values())
-    return Side(name, dtype, layers, steps, tuple(ids) if is_text else None, held=of_index, notes=notes)
+    return Side(
+        name, dtype, layers, steps, tuple(ids) if is_text else None, held=of_index, notes=notes,
+        has_experts="experts" in trace.source.details,
+    )  # fmt: skip
 
 
 def captured_side(capture: Capture, name: str) -> Side:

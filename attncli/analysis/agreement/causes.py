@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -21,8 +21,7 @@ from attncli.text import join_ranges, short_number
 Apply = Callable[[int, LayerSteps], LayerSteps]
 _BASES = (1e4, 1e6, 5e5, 1e5, 1e7, 5e6, 2.5e4, 5e4, 1.5e5, 2e5, 1e3, 5e2, 1e2)
 _IGNORED = -1e3  # a sink that takes no weight
-_STEPS, _ROUNDS, _FEW_ROUNDS = 25, 36, 10  # of a search: on the grid, around its best, and before it is given up
-_FALLEN = 0.3  # share of the distance beside the best of the grid that few rounds leave at most
+_STEPS, _ROUNDS = 25, 36  # of a search: on the grid, and around its best
 
 
 class Proposal(NamedTuple):
@@ -53,33 +52,27 @@ class Candidate(NamedTuple):
             yield from (one._replace(candidate=self) for one in proposals)
 
 
-def search(distance: Callable[[float], float], low: float, high: float) -> float | None:
-    """Return the number from `low` to `high` of no distance: on a logarithmic grid, then by golden section.
-
-    None where the distance stays: around a number of none it falls with the width of the section.
-    """
-
-    @cache
-    def of(value: float) -> float:
-        return distance(math.exp(value))
-
-    grid, share = np.linspace(math.log(low), math.log(high), _STEPS).tolist(), (math.sqrt(5) - 1) / 2
-    best = min(range(_STEPS), key=lambda step: of(grid[step]))
-    a, b = grid[max(best - 1, 0)], grid[min(best + 1, _STEPS - 1)]
-    most = _FALLEN * max(of(a), of(b))
-    for count in range(_ROUNDS):
-        c, d = round(b - share * (b - a), 10), round(a + share * (b - a), 10)  # one of both was asked before
-        if count == _FEW_ROUNDS and min(of(c), of(d)) > most:
-            return None
-        a, b = (a, d) if of(c) < of(d) else (c, b)
+def search(distance: Callable[[float], float], low: float, high: float) -> float:
+    """Return the number from `low` to `high` of the least distance: on a logarithmic grid, then by golden section."""
+    grid, share = np.geomspace(low, high, _STEPS), (math.sqrt(5) - 1) / 2
+    best = min(range(_STEPS), key=lambda step: distance(float(grid[step])))
+    a, b = (math.log(grid[step]) for step in (max(best - 1, 0), min(best + 1, _STEPS - 1)))
+    c, d = b - share * (b - a), a + share * (b - a)
+    at_c, at_d = distance(math.exp(c)), distance(math.exp(d))
+    for _ in range(_ROUNDS):
+        if at_c < at_d:
+            b, d, at_d, c = d, c, at_c, d - share * (d - a)
+            at_c = distance(math.exp(c))
+        else:
+            a, c, at_c, d = c, d, at_d, c + share * (b - c)
+            at_d = distance(math.exp(d))
     return math.exp((a + b) / 2)
 
 
 def _values(question: LayerQuestion, apply: Callable[[float], Apply], low: float, high: float) -> Iterator[float]:
     """Yield the number with which an array differs least, the roundest first."""
     solved = search(lambda value: question.distance(apply(value)(question.layer.index, question.steps)), low, high)
-    if solved is not None:
-        yield from dict.fromkeys(float(f"{solved:.{digits}g}") for digits in (1, 2, 3, 4, 6))
+    yield from dict.fromkeys(float(f"{solved:.{digits}g}") for digits in (1, 2, 3, 4, 6))
 
 
 def _digits(value: float | None) -> str:

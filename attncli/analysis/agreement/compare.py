@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -16,12 +17,12 @@ from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding, difference
 from attncli.errors import InputError
 from attncli.masks.findings import Finding
-from attncli.text import layers_named
+from attncli.text import join_ranges, layers_named
 
 _OF_BITS = 5.0  # times the last bit of weights, which rounding changes at most
-_MOST_VALUES = 8  # that explain a difference, of one candidate
 _MOST_CAUSES, _MOST_FAILURES = 8, 2  # of a layer; layers that are searched without success
 _PAIRS = 10  # proposals that are tried together with others, where none explains a difference alone
+_EXPERTS = "{} are not compared: rounding may give other experts to the tokens at {}."
 
 
 class Cause(NamedTuple):
@@ -106,20 +107,24 @@ class _Walk:
     rounding: Rounding
     solved: list[Proposal] = field(default_factory=list)
     pending: Parting | None = None  # at an output that the next layer's arrays alone show, which may explain it
+    is_over: bool = False
 
     def run(self) -> Array | None:
         """Return the hidden states behind the last layer, where both runs have computed them."""
         self._read_tokens()
         self._check_layers()
         x = twin = self.reference.embed and self.reference.embed(None)
-        reached = 0  # layer after the last one that was computed
+        reached = 0  # layer after the last one that was compared
         for layer, after in with_next(self.other.layers()):
+            if self.is_over:
+                break
             is_open = self.pending is not None and self.pending.layers != [reached - 1]
             if is_open or (self.result.partings and not self.reference.indices):
                 self.result.notes.append(f"attn compares no layer after {reached - 1}, as their input differs")
                 break
-            if self.reference.indices:
-                x, twin = self._reach(range(reached, layer.index), x, twin)
+            if self.reference.indices and layer.index > reached and "input" not in layer.arrays:
+                lacks = f"{self.other.name} lacks {layers_named(range(reached, layer.index))}"
+                raise InputError(f"{lacks}; write q, k and v of all layers, or the input of each")
             steps = self.reference.steps(layer.index, layer.arrays.get("input", x) if layer.index else x)
             if steps is None:
                 continue
@@ -133,11 +138,11 @@ class _Walk:
             group_keys(steps.key_heads, layer, after)
             check_sizes(steps, layer, self.reference, self.other)
             with self.reference.holding():
-                x, twin = self._compare_layer(layer, steps, twin, after)
+                x, twin = self._compare_layer(layer, steps, twin if "input" not in layer.arrays else steps.x, after)
         self.result.partings += [self.pending] if self.pending is not None else []
         if not self.result.rows and not self.result.partings:
             raise InputError(f"{' and '.join(self.result.names)} hold no array in common; write q, k and v of all")
-        if self.result.rows and "next" not in self.result.rows[max(self.result.rows)]:
+        if self.result.rows and not self.is_over and "next" not in self.result.rows[max(self.result.rows)]:
             self.result.not_compared.append(f"The output of layer {max(self.result.rows)} is not compared.")
         return x if self.other.indices and self.reference.indices else None
 
@@ -149,18 +154,6 @@ class _Walk:
                     raise InputError(f"{held}; give two runs of one checkpoint")
                 self.result.missing += missing
                 self.result.notes.append(f"{one.name} lacks {layers_named(missing)}; attn compares the others")
-
-    def _reach(self, missing: Sequence[int], x: Array | None, twin: Array | None) -> tuple[Array | None, Array | None]:
-        """Compute layers that the other run has not; return what enters the next one, and what enters its twin."""
-        for index in missing:
-            steps = self.reference.steps(index, x)
-            assert steps is not None
-            for one in self.solved:
-                steps = one.apply(index, steps)
-            with self.reference.holding():
-                x = steps.run({})["next"]
-                twin = replace(steps, x=twin).run({}, rounding=self.rounding)["next"]
-        return x, twin
 
     def _read_tokens(self) -> None:
         ours, theirs = self.reference.token_ids, self.other.token_ids
@@ -181,11 +174,6 @@ class _Walk:
         rows = [*self.result.rows.values()][-1:]
         agreeing = (cell.difference for row in rows for name, cell in row.items() if name in RECORDED and cell.agrees)
         before = None if self.reference.indices else max(agreeing, default=0.0)
-        stated = {name: layer.stated[name] for name in ("scale", "mask") if name in layer.stated}
-        if following is None and stated and "q" in written and not {"weights", "next"} & {*written}:
-            # Nothing else shows in the last layer with which of them an engine computes.
-            made = replace(steps, **stated).run(written, "weights")
-            written |= {name: made[name] for name in ("weights",) if name in made}
         twins = replace(steps, x=twin).run(written, rounding=self.rounding)
         question = LayerQuestion(layer, self.reference, steps, following)
         question = question.rounded(twins, before, 1 + len(self.result.rows))
@@ -230,10 +218,20 @@ class _Walk:
             if steps is not question.steps and question.agreeing(steps)[0]:
                 return [cause]
         has_rounded = self.reference.weight_bits != self.other.weight_bits
-        orders = [OF_WEIGHTS] * has_rounded + [CANDIDATES] if self._failures < _MOST_FAILURES else []
-        return next(filter(None, (_solve(question, tried, order) for order in orders)), [])
+        if self._failures >= _MOST_FAILURES:
+            return []
+        return (has_rounded and _solve(question, tried, OF_WEIGHTS)) or _solve(question, tried)
 
     def _add_unexplained(self, question: LayerQuestion) -> None:
+        few = len(question.rows) <= len(question.apart[question.parted]) / 2
+        if few and self.rounding.dtype != "float32" and question.is_behind_experts:
+            layers = [index for index in self.reference.held if index >= question.layer.index]
+            tokens = join_ranges(question.rows.tolist())
+            self.result.not_compared.append(_EXPERTS.format(layers_named(layers).capitalize(), tokens))
+            self.result.missing += layers
+            del self.result.rows[question.layer.index]
+            self.is_over = True
+            return
         parting = Parting(STAGE_OF[question.parted], [question.layer.index], question.cell)
         first = {name[0]: name for name in reversed(question.apart) if name[0] in "qkv"}  # array of each projection
         parts = sorted(part for part, name in first.items() if question.parts(name))
@@ -273,17 +271,13 @@ def _solve(
     `tried` collects the others with the difference that each leaves.
     """
     explaining: list[tuple[tuple[int, float], Proposal]] = []
-    for candidate in candidates:
-        enough = len(explaining) + _MOST_VALUES
-        for proposal in candidate.proposals(question):
-            count, undone = question.agreeing(proposal.apply(question.layer.index, question.steps))
-            tried.append(proposal._replace(undone=undone))
-            rank = count, -max(undone / question.roundings[question.parted], NEAR)
-            explaining += [(rank, tried[-1])] * (count > 0)
-            if rank == (len(question.apart), -NEAR):
-                return tried[-1:]
-            if len(explaining) == enough:
-                break
+    for proposal in chain.from_iterable(candidate.proposals(question) for candidate in candidates):
+        count, undone = question.agreeing(proposal.apply(question.layer.index, question.steps))
+        tried.append(proposal._replace(undone=undone))
+        rank = count, -max(undone / question.roundings[question.parted], NEAR)
+        if rank == (len(question.apart), -NEAR):
+            return tried[-1:]
+        explaining += [(rank, tried[-1])] * (count > 0)
     return [max(explaining, key=itemgetter(0))[1]] if explaining else []
 
 
