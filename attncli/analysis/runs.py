@@ -58,7 +58,7 @@ class Side:
     layers: Callable[[], Iterator[RunLayer]]  # computed or read one after the other
     steps: Callable[[int, Hidden | None], LayerSteps | None]  # of a layer, for hidden states; None of one it has not
     token_ids: tuple[int, ...] | None = None  # that it read; None where they are not stated
-    weight_bits: int = 24  # of a weight that hold digits
+    weights: str | None = None  # the type of number whose rounding they have, where it is known
     held: Collection[int] = ()  # its layers
     indices: Sequence[int] = ()  # those that can be computed from hidden states
     logits: Callable[[Hidden], Array] | None = None  # of the last token, or its final norm
@@ -126,7 +126,7 @@ def computed_side(forward: NativeForward, name: str) -> Side:
 
     return Side(
         name, "float32", layers, partial(_native_steps, forward), ids,
-        weight_bits=model.weights.bits(layer.name(how.joint or how.query) + ".weight"),
+        weights=model.weights.precision(layer.name(how.joint or how.query) + ".weight"),
         held=range(len(model.spec.layers)),
         indices=range(len(model.spec.layers)),
         logits=logits if model.spec.unembedding is not None else None,

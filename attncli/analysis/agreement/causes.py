@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -54,18 +54,13 @@ class Candidate(NamedTuple):
 
 def search(distance: Callable[[float], float], low: float, high: float) -> float:
     """Return the number from `low` to `high` of the least distance: on a logarithmic grid, then by golden section."""
-    grid, share = np.geomspace(low, high, _STEPS), (math.sqrt(5) - 1) / 2
-    best = min(range(_STEPS), key=lambda step: distance(float(grid[step])))
-    a, b = (math.log(grid[step]) for step in (max(best - 1, 0), min(best + 1, _STEPS - 1)))
-    c, d = b - share * (b - a), a + share * (b - a)
-    at_c, at_d = distance(math.exp(c)), distance(math.exp(d))
+    of, share = cache(lambda value: distance(math.exp(value))), (math.sqrt(5) - 1) / 2
+    grid = np.linspace(math.log(low), math.log(high), _STEPS).tolist()
+    best = min(range(_STEPS), key=lambda step: of(grid[step]))
+    a, b = grid[max(best - 1, 0)], grid[min(best + 1, _STEPS - 1)]
     for _ in range(_ROUNDS):
-        if at_c < at_d:
-            b, d, at_d, c = d, c, at_c, d - share * (d - a)
-            at_c = distance(math.exp(c))
-        else:
-            a, c, at_c, d = c, d, at_d, c + share * (b - c)
-            at_d = distance(math.exp(d))
+        c, d = round(b - share * (b - a), 10), round(a + share * (b - a), 10)  # one of both was asked before
+        a, b = (a, d) if of(c) < of(d) else (c, b)
     return math.exp((a + b) / 2)
 
 
@@ -358,4 +353,3 @@ CANDIDATES = (  # as they are tried: the stages in the order of computation, in 
     Candidate("output projection's weights", "output", field="project_output"),
     Candidate("output of the feed-forward network or its norm", "output", field="finish"),
 )
-OF_WEIGHTS = CANDIDATES[-4:]  # that both runs have

@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.agreement.causes import CANDIDATES, OF_WEIGHTS, Candidate, Proposal
-from attncli.analysis.agreement.question import LEAST, NEAR, RECORDED, Cell, LayerQuestion
+from attncli.analysis.agreement.causes import CANDIDATES, Candidate, Proposal
+from attncli.analysis.agreement.question import LEAST, NEAR, RECORDED, TIMES, Cell, LayerQuestion
 from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, ids_apart, with_next
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding, difference
 from attncli.errors import InputError
 from attncli.masks.findings import Finding
 from attncli.text import join_ranges, layers_named
 
-_OF_BITS = 5.0  # times the last bit of weights, which rounding changes at most
 _MOST_CAUSES, _MOST_FAILURES = 8, 2  # of a layer; layers that are searched without success
 _PAIRS = 10  # proposals that are tried together with others, where none explains a difference alone
 _EXPERTS = "{} are not compared: rounding may give other experts to the tokens at {}."
@@ -42,7 +41,6 @@ class Parting:
     layers: list[int]
     cell: Cell
     cause: Cause | None = None
-    is_rounding: bool = False  # whether weights differ by no more than the bits that they are stored in
     kind: str | None = None  # of the layers, where a model has several
 
 
@@ -62,7 +60,7 @@ class Agreement:
     @property
     def agrees(self) -> bool:
         """Whether rounding explains every difference."""
-        return not self.findings and all(parting.is_rounding for parting in self.partings)
+        return not self.findings and not self.partings
 
 
 def compare(first: Side, second: Side) -> Agreement:
@@ -73,7 +71,10 @@ def compare(first: Side, second: Side) -> Agreement:
     """
     is_swapped = first.embed is None and second.embed is not None
     reference, other = (second, first) if is_swapped else (first, second)
-    rounding = max((Rounding(side.dtype) for side in (first, second)), key=lambda rounding: rounding.unit)
+    types = {first.dtype, second.dtype}
+    if first.weights and second.weights and first.weights != second.weights:
+        types |= {first.weights, second.weights}
+    rounding = max(map(Rounding, sorted(types)), key=lambda rounding: rounding.unit)
     result = Agreement((first.name, second.name), rounding.dtype, notes=[*dict.fromkeys(first.notes + second.notes)])
     walk = _Walk(result, reference, other, is_swapped, rounding)
     last = walk.run()
@@ -81,7 +82,7 @@ def compare(first: Side, second: Side) -> Agreement:
     if result.agrees and last is not None and first.logits is not None and second.logits is not None:
         both = first.logits(last), second.logits(last)
         apart = float(difference(*both).max()) if both[0].shape == both[1].shape else 0.0  # one may have no head
-        most = max(LEAST, _OF_BITS * 2.0 ** -min(first.weight_bits, second.weight_bits))
+        most = max(LEAST, TIMES * rounding.unit)
         result.partings += [Parting("last output", [max(result.rows)], Cell(apart, None, False))] * (apart > most)
     return result
 
@@ -90,7 +91,7 @@ def _grouped(partings: Sequence[Parting]) -> list[Parting]:
     """Return one parting for all layers of the same cause, with the largest difference."""
     groups: dict[Any, Parting] = {}
     for parting in partings:
-        first = groups.setdefault((parting.stage, parting.cause and parting.cause[:3], parting.is_rounding), parting)
+        first = groups.setdefault((parting.stage, parting.cause and parting.cause[:3]), parting)
         first.layers = sorted({*first.layers, *parting.layers})
         first.cell = max(first.cell, parting.cell, key=lambda cell: cell.difference)
     return sorted(groups.values(), key=lambda one: (one.layers[0], STAGES.index(one.stage)))
@@ -217,10 +218,7 @@ class _Walk:
             steps = cause.apply(question.layer.index, question.steps)
             if steps is not question.steps and question.agreeing(steps)[0]:
                 return [cause]
-        has_rounded = self.reference.weight_bits != self.other.weight_bits
-        if self._failures >= _MOST_FAILURES:
-            return []
-        return (has_rounded and _solve(question, tried, OF_WEIGHTS)) or _solve(question, tried)
+        return _solve(question, tried) if self._failures < _MOST_FAILURES else []
 
     def _add_unexplained(self, question: LayerQuestion) -> None:
         few = len(question.rows) <= len(question.apart[question.parted]) / 2
@@ -255,23 +253,19 @@ class _Walk:
         return len(unproved) + (self.pending is not None)
 
     def _parting(self, index: int, solved: Proposal, cell: Cell) -> Parting:
-        """Return where a cause parts the runs; weights that are stored in few bits differ by their rounding."""
+        """Return where a cause parts the runs."""
         values = (solved.ours, solved.theirs) if self.is_swapped else (solved.theirs, solved.ours)
-        bits = {self.reference.weight_bits, self.other.weight_bits}
-        is_small = len(bits) > 1 and cell.difference <= _OF_BITS * 2.0 ** -min(bits)
         cause = Cause(f"{solved.candidate.name} {solved.of}".rstrip(), *values, solved.undone)
-        return Parting(solved.candidate.stage, [index], cell, cause, is_small and solved.theirs.startswith("differ"))
+        return Parting(solved.candidate.stage, [index], cell, cause)
 
 
-def _solve(
-    question: LayerQuestion, tried: list[Proposal], candidates: Sequence[Candidate] = CANDIDATES
-) -> list[Proposal]:
+def _solve(question: LayerQuestion, tried: list[Proposal]) -> list[Proposal]:
     """Return the candidate with which most arrays agree, and of these the one that leaves least; empty without one.
 
     `tried` collects the others with the difference that each leaves.
     """
     explaining: list[tuple[tuple[int, float], Proposal]] = []
-    for proposal in chain.from_iterable(candidate.proposals(question) for candidate in candidates):
+    for proposal in chain.from_iterable(candidate.proposals(question) for candidate in CANDIDATES):
         count, undone = question.agreeing(proposal.apply(question.layer.index, question.steps))
         tried.append(proposal._replace(undone=undone))
         rank = count, -max(undone / question.roundings[question.parted], NEAR)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 LEAST = 2.0**-19  # a relative difference that float32 hardly shows
-_TIMES = 4.0  # times what rounding gives: more is not explained by it, nor by that of arrays which no file shows
+TIMES = 4.0  # times what rounding gives: more is not explained by it, nor by that of arrays which no file shows
 NEAR = 2.0  # times what rounding gives: a value that leaves no more is the cause; in 16 bits others agree as well
 RECORDED = {"q", "k", "v", "q_normed", "k_normed", "input", "attention", "next"}  # what files hold
 
@@ -87,36 +87,29 @@ class LayerQuestion:
         return self.changed(roundings={name: max(value, 2.0**-24) for name, value in apart.items()})
 
     def distance(self, steps: LayerSteps) -> float:
-        """Return the difference of the array in question with other steps, at an early token where it is large.
+        """Return the difference of the array in question with other steps, at a quarter of the tokens that have it.
 
-        Masks mostly differ at late ones: another fault is solved for without them.
+        Masks mostly differ at late tokens: another fault is solved for at the others.
         """
-        apart = np.where(_sees(steps, len(self.apart[self.parted])), self.apart[self.parted], 0.0)
-        large = np.flatnonzero(apart >= self.apart[self.parted].max() / NEAR**2)
-        if not len(large):
-            return 0.0
-        token = int(large[len(large) // 4])
-        if self.parted == "scores" or (self.following is not None and self.parted == "next"):
-            return float(self._apart(steps.run(self.layer.arrays), steps)[self.parted][token])
-        row, written = slice(token, token + 1), dict(self.layer.arrays)
-        written |= {name: written[name][row] for name in ("attention", "next") if name in written}
-        apart = difference(steps.run(written, self.parted, rows=row)[self.parted], written[self.parted])
-        return float(apart[min(token, len(apart) - 1)])
+        apart = self._apart(steps.run(self.layer.arrays, self.parted), steps)[self.parted]
+        before = self.apart[self.parted]
+        with np.errstate(invalid="ignore"):
+            return float(np.quantile(apart[before >= before.max() / NEAR**2], 0.25))
 
     def parts(self, name: str, largest: float | None = None) -> bool:
         """Return whether an array differs by more than rounding."""
         value = float(self.apart[name].max()) if largest is None else largest
-        return value > max(LEAST, _TIMES * self.roundings[name])
+        return value > max(LEAST, TIMES * self.roundings[name])
 
     def explains(self, left: float) -> bool:
         """Return whether so little is left of the difference that rounding explains it."""
         rounding, apart = self.roundings[self.parted], min(self.most, float(self.apart[self.parted].max()))
-        return left <= max(LEAST, min(_TIMES * rounding, max(NEAR * rounding, apart / NEAR**2), apart / NEAR))
+        return left <= max(LEAST, min(TIMES * rounding, max(NEAR * rounding, apart / NEAR**2), apart / NEAR))
 
     def agreeing(self, steps: LayerSteps) -> tuple[int, float]:
         """Return how many arrays agree with other steps, and what is left of the difference in question.
 
-        0 unless the array in question agrees, and every one before it that did.
+        0 unless the array in question agrees, and every one of its stage or before that did.
         """
         if not self.explains(left := self.distance(steps)):
             return 0, left
@@ -124,7 +117,7 @@ class LayerQuestion:
         agrees = {name: not self.parts(name, float(one.max())) for name, one in whole.items()}
         broken = (name for name in whole if not agrees[name] and not self.parts(name))
         largest = float(whole[self.parted].max())
-        if any(STAGES.index(STAGE_OF[name]) <= stage for name in broken) or not self.explains(largest):
+        if not self.explains(largest) or any(STAGES.index(STAGE_OF[name]) <= stage for name in broken):
             return 0, left
         return sum(agrees.values()), largest
 
@@ -132,7 +125,7 @@ class LayerQuestion:
     def rows(self) -> Array:
         """The tokens whose rows of the array in question differ."""
         apart = self.apart[self.parted]
-        return np.flatnonzero(apart > max(LEAST, min(_TIMES * self.roundings[self.parted], apart.max() / NEAR)))
+        return np.flatnonzero(apart > max(LEAST, min(TIMES * self.roundings[self.parted], apart.max() / NEAR)))
 
     @property
     def cell(self) -> Cell:
