@@ -34,6 +34,11 @@ class Proposal(NamedTuple):
     candidate: Any = None
     undone: float = 0.0  # the difference that it leaves
 
+    @property
+    def name(self) -> str:
+        """The candidate and the part."""
+        return f"{self.candidate.name} {self.of}".rstrip()
+
 
 class Candidate(NamedTuple):
     """A kind of cause: a stage, and either the solver of a value or the field of the steps that is replaced."""
@@ -70,11 +75,6 @@ def _values(question: LayerQuestion, apply: Callable[[float], Apply], low: float
     yield from dict.fromkeys(float(f"{solved:.{digits}g}") for digits in (1, 2, 3, 4, 6))
 
 
-def _digits(value: float | None) -> str:
-    """Return a solved number with all of its digits."""
-    return short_number(value) if value is None or float(short_number(value)) == value else f"{value:.6g}"
-
-
 def _replacing(question: LayerQuestion, name: str, theirs: Any, word: str = "") -> Iterator[Proposal]:
     """Propose another value of one field, in the layers that have the same; of functions each of their arrays."""
     ours = getattr(question.steps, name)
@@ -85,13 +85,12 @@ def _replacing(question: LayerQuestion, name: str, theirs: Any, word: str = "") 
         return replace(steps, **{name: changed}) if np.array_equal(getattr(steps, name), ours) else steps
 
     here, there = (_WORDS[name](value, question.steps) if name in _WORDS else "" for value in (ours, theirs))
-    kind = f"({here})" * (name == "bias") if here == there else ""
-    words = (word or there, here) if here != there or word else ("differs" if name in _SINGULAR else "differ", "")
+    words = (word or there, here) if here != there or word else ("changed", "")
     for parts in _PARTS.get(name, ()):
-        of = f"{'weights ' * (name == 'norm_heads' and here == there)}{_named(parts)}"
-        yield Proposal(*words, partial(apply, _mixed(ours or _unchanged, theirs or _unchanged, parts)), of)
+        mixed = _mixed(ours or _unchanged, theirs or _unchanged, parts)
+        yield Proposal(*words, partial(apply, mixed), _named(parts))
     if name not in _PARTS:
-        yield Proposal(*words, partial(apply, theirs), kind)
+        yield Proposal(*words, partial(apply, theirs))
 
 
 def _mixed(ours: Callable[..., Any], theirs: Callable[..., Any], parts: Collection[int]) -> Callable[..., Any]:
@@ -108,12 +107,8 @@ def _unchanged(*arrays: Array) -> Any:
     return arrays
 
 
-def _mask_kind(mask: Array, steps: LayerSteps) -> str:
-    """Return the name of a mask; of a causal one, a window may be wider than the text."""
-    name, ours = mask_name(mask), steps.mask
-    if name != "causal" or ours is None or not mask_name(ours).startswith("window("):
-        return name
-    return name + " or a wider window" * bool(2 * ours[0, -1].sum() > ours.shape[-1])
+def _named(parts: Iterable[int]) -> str:
+    return "of " + " and ".join("qkv"[part] for part in parts)
 
 
 def _bias_kind(bias: Array | None, steps: LayerSteps) -> str:
@@ -123,13 +118,12 @@ def _bias_kind(bias: Array | None, steps: LayerSteps) -> str:
 
 
 _PARTS = {"project": ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)), "norm_heads": ((0,), (1,), (0, 1))}
-_SINGULAR = {"x", "enter", "bias", "finish"}
-_WORDS: dict[str, Callable[[Any, LayerSteps], str]] = {  # values that have a name; the others differ
+_WORDS: dict[str, Callable[[Any, LayerSteps], str]] = {  # values that have a name; the others are changed
     "norm_heads": lambda norm, _: "missing" if norm is None else "applied",
     "scale": lambda scale, _: short_number(scale),
     "softcap": lambda cap, _: short_number(cap),
     "key_heads": lambda *_: "in groups",
-    "mask": _mask_kind,
+    "mask": lambda mask, _: mask_name(mask),
     "sinks": lambda sinks, _: "ignored" if sinks is None or sinks.max() < _IGNORED else "used",
     "bias": _bias_kind,
 }
@@ -169,64 +163,44 @@ def _positions(question: LayerQuestion) -> Iterator[Proposal]:
             yield Proposal(join_ranges(theirs.tolist()), join_ranges(ours.tolist()), apply)
 
 
-def _pairs(question: LayerQuestion) -> Iterator[Proposal]:
-    if rope := question.steps.rope:
-        names = ("half-split", "interleaved")[:: -1 if rope.is_interleaved else 1]
-        yield Proposal(names[1], names[0], _with_rope(is_interleaved=not rope.is_interleaved))
-
-
-def _width(question: LayerQuestion) -> Iterator[Proposal]:
-    if rope := question.steps.rope:
-        ours, base, whole = 2 * len(rope.frequencies), base_of(rope.frequencies), question.made["k"].shape[-1]
-        yield Proposal("0", str(ours), _with(rope=None))
-        for width in dict.fromkeys(2 * (n // 2) for n in (whole, whole // 2, whole // 4, *range(2, whole, 2))):
-            if width not in (0, ours):
-                yield Proposal(str(width), str(ours), _with_rope(frequencies=frequencies_of(base, width // 2)))
-
-
-def _base(question: LayerQuestion) -> Iterator[Proposal]:
-    if (rope := question.steps.rope) is None or len(rope.frequencies) < 2:
+def _rotations(question: LayerQuestion) -> Iterator[Proposal]:
+    """Propose the other pairs, and another width, base or scaling; a run that states its rotation is asked for that."""
+    if (rope := question.steps.rope) is None:
         return
-    base, count, stated = base_of(rope.frequencies), len(rope.frequencies), question.layer.stated.get("rope")
-    stretched = rope.frequencies / frequencies_of(base, count)
+    ours, base, count = rope.frequencies, base_of(rope.frequencies), len(rope.frequencies)
+    theirs, whole, width = question.layer.stated.get("rope"), frequencies_of(base, count), question.made["k"].shape[-1]
+    pairs = ("half-split", "interleaved")[:: -1 if rope.is_interleaved else 1]
+    yield Proposal(pairs[1], pairs[0], _with_rope(is_interleaved=not rope.is_interleaved), "pairs")
+    yield Proposal("0", str(2 * count), _with(rope=None), "width")
+    for part in dict.fromkeys(n // 2 for n in (width, width // 2, width // 4, *range(2, width, 2))):
+        if part not in (0, count):
+            yield Proposal(str(2 * part), str(2 * count), _with_rope(frequencies=frequencies_of(base, part)), "width")
+    if count < 2:
+        return
 
     def with_base(value: float) -> Apply:
-        return _with_rope(frequencies=(frequencies_of(value, count) * stretched).astype(np.float32))
-
-    solved = _values(question, with_base, 10.0, 1e9)
-    for value in [base_of(stated.frequencies)] if stated else chain(_BASES, solved):
-        if value != base:
-            yield Proposal(_digits(value), _digits(base), with_base(value))
-
-
-def _scaling(question: LayerQuestion) -> Iterator[Proposal]:
-    if (rope := question.steps.rope) is None or len(rope.frequencies) < 2:
-        return
-    base, count = base_of(rope.frequencies), len(rope.frequencies)
-    whole, ours = frequencies_of(base, count), scaling_of(rope.frequencies)
-    if ours != "none":
-        yield Proposal("none", ours, _with_rope(frequencies=whole, magnitude=1.0))
+        return _with_rope(frequencies=(frequencies_of(value, count) * (ours / whole)).astype(np.float32))
 
     def linear(factor: float) -> Apply:
         return _with_rope(frequencies=(whole / np.float32(factor)).astype(np.float32))
 
+    for value in [base_of(theirs.frequencies)] if theirs else chain(_BASES, _values(question, with_base, 10.0, 1e9)):
+        if value != base:
+            yield Proposal(f"{value:.12g}", f"{base:.12g}", with_base(value), "base")
+    scaling = scaling_of(ours)
+    if scaling != "none":
+        yield Proposal("none", scaling, _with_rope(frequencies=whole, magnitude=1.0), "scaling")
     for name, frequencies, magnitude in usual_scalings(base, count) if question.most == math.inf else ():
-        yield Proposal(name, ours, _with_rope(frequencies=frequencies, magnitude=magnitude))
+        yield Proposal(name, scaling, _with_rope(frequencies=frequencies, magnitude=magnitude), "scaling")
     for factor in _values(question, linear, 1 / 64, 64.0):
-        yield Proposal(f"linear {_digits(factor)}", ours, linear(factor))
-    theirs = question.layer.stated.get("rope")
+        yield Proposal(f"linear {factor:.6g}", scaling, linear(factor), "scaling")
     if theirs is not None and (scaling_of(theirs.frequencies)[:2] == "by" or base_of(theirs.frequencies) == base):
-        times = f", times {theirs.magnitude:.4g}" * (theirs.magnitude != 1)
-        name = f"by {(whole / theirs.frequencies).min():.3g} to {(whole / theirs.frequencies).max():.3g}{times}"
-        yield Proposal(name, ours, _with_rope(frequencies=theirs.frequencies, magnitude=theirs.magnitude))
+        ratio, times = whole / theirs.frequencies, f", times {theirs.magnitude:.4g}" * (theirs.magnitude != 1)
+        stated = _with_rope(frequencies=theirs.frequencies, magnitude=theirs.magnitude)
+        yield Proposal(f"by {ratio.min():.3g} to {ratio.max():.3g}{times}", scaling, stated, "scaling")
 
 
 # --- projections and norms ---------------------------------------------------------------------------------
-
-
-def _named(parts: Iterable[int]) -> str:
-    *names, last = ("qkv"[part] for part in parts)
-    return f"of {', '.join(names)} and {last}" if names else f"of {last}"
 
 
 def _projecting(parts: Collection[int], change: Callable[[Any, Sequence[Array]], Sequence[Array]]) -> Apply:
@@ -287,16 +261,6 @@ def _layers(question: LayerQuestion) -> Iterator[Proposal]:
         yield Proposal(str(there), str(here), apply)
 
 
-def _output_bias(question: LayerQuestion) -> Iterator[Proposal]:
-    def apply(_: int, steps: LayerSteps) -> LayerSteps:
-        output: Any = steps.project_output
-        without = lambda heads: output(heads) - output(np.zeros_like(heads[:, :1]))  # noqa: E731
-        return replace(steps, project_output=output and without)
-
-    if question.steps.project_output is not None:
-        yield Proposal("left out", "added", apply)
-
-
 # --- scores, mask and weights ------------------------------------------------------------------------------
 
 
@@ -307,7 +271,7 @@ def _number_of(name: str, question: LayerQuestion) -> Iterator[Proposal]:
     if name == "softcap" or ours is not None:
         for value in chain([nothing], _values(question, lambda value: _with(**{name: value}), low, high)):
             if short_number(value) != short_number(ours):
-                yield from _replacing(question, name, value, _digits(value))
+                yield from _replacing(question, name, value, "none" if value is None else f"{value:.6g}")
 
 
 def _biases_of_scores(question: LayerQuestion) -> Iterator[Proposal]:
@@ -336,18 +300,14 @@ CANDIDATES = (  # as they are tried: the stages in the order of computation, in 
     Candidate("norm", "norm", partial(_replacing, name="norm_heads", theirs=None), "norm_heads"),
     Candidate("order of heads", "projections", _orders),
     Candidate("weights of layer", "projections", _layers),
-    Candidate("rotary pairs", "rotation", _pairs),
+    Candidate("rotary", "rotation", _rotations),
     Candidate("rows", "projections", _rows),
-    Candidate("rotated width", "rotation", _width),
-    Candidate("rotary base", "rotation", _base),
-    Candidate("rotary scaling", "rotation", _scaling),
     Candidate("mask", "mask", _masks, "mask"),
     Candidate("key heads", "scores", _key_heads),
     Candidate("sinks", "sinks", partial(_replacing, name="sinks", theirs=None), "sinks"),
     Candidate("score bias", "scores", _biases_of_scores, "bias"),
     Candidate("scale", "scores", partial(_number_of, "scale"), "scale"),
     Candidate("softcap", "scores", partial(_number_of, "softcap"), "softcap"),
-    Candidate("output projection's bias", "output", _output_bias),
     Candidate("embedding or its norm", "input", field="x"),
     Candidate("projection weights", "projections", field="project"),
     Candidate("output projection's weights", "output", field="project_output"),

@@ -238,7 +238,7 @@ class _Walk:
         if agree and 0 < len(parts) < len(first) and not {"q", "k"} <= {*parts} and question.parted in first.values():
             parting.stage = "projections"  # a rotation changes both of q and k
             of_norm = " or norm" if question.steps.norm_heads is not None and parts != ["v"] else ""
-            parting.cause = Cause(f"projection{of_norm} weights of {' and '.join(parts)}", "differ", "", None)
+            parting.cause = Cause(f"projection{of_norm} weights of {' and '.join(parts)}", "changed", "", None)
         if question.steps.project is None and parts and len(first) == len(parts) and "scores" not in first:
             parting.stage = "input"  # a run without hidden states does not show it
         if question.parted == "next" and question.following is not None:
@@ -255,7 +255,7 @@ class _Walk:
     def _parting(self, index: int, solved: Proposal, cell: Cell) -> Parting:
         """Return where a cause parts the runs."""
         values = (solved.ours, solved.theirs) if self.is_swapped else (solved.theirs, solved.ours)
-        cause = Cause(f"{solved.candidate.name} {solved.of}".rstrip(), *values, solved.undone)
+        cause = Cause(solved.name, *values, solved.undone)
         return Parting(solved.candidate.stage, [index], cell, cause)
 
 
@@ -281,8 +281,8 @@ def _solve_two(question: LayerQuestion, before: list[Proposal], tried: list[Prop
     The first is a cause that was found before, the likeliest value of a rotation, or one that leaves little.
     """
     index, most = question.layer.index, float(question.apart[question.parted].max())
-    nearest = {one.candidate.name: one for one in sorted(tried, key=attrgetter("undone"), reverse=True)}
-    rotations = {one.candidate.name: one for one in reversed(tried) if one.candidate.stage == "rotation"}
+    nearest = {one.name: one for one in sorted(tried, key=attrgetter("undone"), reverse=True)}
+    rotations = {one.name: one for one in reversed(tried) if one.candidate.stage == "rotation"}
     for first in (*before, *rotations.values(), *sorted(nearest.values(), key=attrgetter("undone"))[:_PAIRS]):
         other = replace(question, steps=first.apply(index, question.steps), most=most)
         if solved := _solve(other, []):

@@ -137,7 +137,7 @@ def _hints(agreement: Agreement, run: Side, file: Side) -> Iterator[str]:
         yield "transformers has the final norm in its last hidden states; leave them out of a capture"
     causes = [parting.cause for parting in agreement.partings]
     for cause in filter(None, causes):
-        if cause.name == "rotated width" and "0" in (cause.a, cause.b):
+        if cause.name == "rotary width" and "0" in (cause.a, cause.b):
             yield "q and k before their rotation need rotated: before in the metadata of their file"
         if cause.name == "positions" and None in causes and not (cause.a[0] == cause.b[0] == "0"):
             yield "a file without the first tokens of a run lacks keys of the later ones; write them all"

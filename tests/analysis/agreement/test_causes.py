@@ -62,13 +62,13 @@ def docs(*starts: int) -> np.ndarray:
 
 WEIGHTS = "q", "k", "weights"
 PLANTED: list[tuple[Change, str, tuple[str, ...], str]] = [
-    (rope(frequencies=frequencies_of(500_000.0, 8)), "rotary base", ("q", "k"), "500000"),
-    (rope(frequencies=frequencies_of(31_416.0, 8)), "rotary base", ("q", "k"), "31416"),
-    (rope(is_interleaved=True), "rotary pairs", ("q", "k"), "interleaved"),
-    (rope(frequencies=frequencies_of(10_000.0, 4)), "rotated width", ("q", "k"), "8"),
-    (field(rope=None), "rotated width", ("q", "k"), "0"),
-    (rope(frequencies=frequencies_of(10_000.0, 8) / np.float32(3)), "rotary scaling", ("q", "k"), "linear 3"),
-    (rope(frequencies=yarn(1e4, 8, 4.0, 64), magnitude=0.1 * np.log(4) + 1), "rotary scaling", ("q", "k"), "yarn 4"),
+    (rope(frequencies=frequencies_of(500_000.0, 8)), "rotary", ("q", "k"), "500000"),
+    (rope(frequencies=frequencies_of(31_416.0, 8)), "rotary", ("q", "k"), "31416"),
+    (rope(is_interleaved=True), "rotary", ("q", "k"), "interleaved"),
+    (rope(frequencies=frequencies_of(10_000.0, 4)), "rotary", ("q", "k"), "8"),
+    (field(rope=None), "rotary", ("q", "k"), "0"),
+    (rope(frequencies=frequencies_of(10_000.0, 8) / np.float32(3)), "rotary", ("q", "k"), "linear 3"),
+    (rope(frequencies=yarn(1e4, 8, 4.0, 64), magnitude=0.1 * np.log(4) + 1), "rotary", ("q", "k"), "yarn 4"),
     (field(positions=np.arange(TOKENS) + 5), "positions", ("q", "k"), "5..16"),
     (field(positions=np.r_[0:6, 0:6]), "positions", ("q", "k"), "0..5, 0..5"),
     (field(scale=0.125), "scale", WEIGHTS, "0.125"),

@@ -154,15 +154,15 @@ def test_a_mask_of_a_trace_is_named_in_the_mask_language(tmp_path: Path) -> None
 
 EDITS: list[tuple[dict[str, Any], str, Callable[[np.ndarray], np.ndarray] | None, str]] = [
     ({"rope_parameters": {"rope_theta": 23456.0, "rope_type": "default"}}, "", None, "rotation: rotary base 23456/500"),
-    ({}, "layers.1.self_attn.k_proj.weight", lambda w: 1.01 * w, "projections: projection weights of k differ/"),
-    ({}, "layers.1.self_attn.o_proj.weight", lambda w: 1.01 * w, "output: output projection's weights differ/"),
+    ({}, "layers.1.self_attn.k_proj.weight", lambda w: 1.01 * w, "projections: projection weights of k changed/"),
+    ({}, "layers.1.self_attn.o_proj.weight", lambda w: 1.01 * w, "output: output projection's weights changed/"),
     (
         {},
         "layers.1.mlp.up_proj.weight",
         lambda w: 1.01 * w,
-        "output: output of the feed-forward network or its norm differs/",
+        "output: output of the feed-forward network or its norm changed/",
     ),
-    ({}, "embed_tokens.weight", lambda w: 1.01 * w, "input: embedding or its norm differs/"),
+    ({}, "embed_tokens.weight", lambda w: 1.01 * w, "input: embedding or its norm changed/"),
 ]
 
 
@@ -190,7 +190,7 @@ def test_two_faults_are_named_in_their_order(llama: Path, tmp_path: Path) -> Non
     found = causes(compare(run_of(base), run_of(other)))
     assert found == [
         "rotation: rotary base 10000/500", "rotation: rotary scaling linear 4/none",
-        "projections: projection weights of v differ/",
+        "projections: projection weights of v changed/",
     ]  # fmt: skip
 
 
@@ -273,7 +273,7 @@ def test_an_array_of_the_same_stage_goes_on_agreeing(llama: Path) -> None:
     port = captured(right, lambda index, name, array: array * np.float32(1.1 if (index, name) == (1, "k") else 1))
     (found, *_) = compare(right, port).partings
     assert (found.layers, found.stage, found.cause and found.cause[:2]) == (
-        [1], "projections", ("projection weights of k", "differ"),
+        [1], "projections", ("projection weights of k", "changed"),
     )  # fmt: skip
 
 
