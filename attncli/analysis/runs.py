@@ -324,8 +324,13 @@ def group_keys(groups: Array, *layers: RunLayer | None) -> None:
                     arrays[name] = keys[first]
 
 
-def check_sizes(steps: LayerSteps, layer: RunLayer, reference: Side, other: Side) -> None:
-    """Raise InputError for arrays of other shapes than those of the reference."""
+def check_arrays(steps: LayerSteps, layer: RunLayer, reference: Side, other: Side) -> None:
+    """Raise InputError for arrays of other shapes than those of the reference, and for numbers that are not finite."""
+    for name, array in layer.arrays.items():
+        if name not in ("scores", "weights", "heads") and not np.isfinite(array).all():
+            raise InputError(
+                f"{name} of layer {layer.index} has NaN or infinity in {other.name}; attn compares numbers"
+            )
     made = steps.run({}, "k")
     made |= {} if steps.x is None else {"attention": steps.x, "next": steps.x}
     for name in [name for name in STAGE_OF if name in made.keys() & layer.arrays]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from attncli.analysis.agreement.causes import CANDIDATES, Candidate, Proposal
+from attncli.analysis.agreement.causes import CANDIDATES, Proposal
 from attncli.analysis.agreement.question import LEAST, NEAR, RECORDED, TIMES, Cell, LayerQuestion
-from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, ids_apart, with_next
+from attncli.analysis.runs import Following, RunLayer, Side, check_arrays, group_keys, ids_apart, with_next
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding, difference
 from attncli.errors import InputError
 from attncli.masks.findings import Finding
@@ -66,18 +63,17 @@ class Agreement:
 def compare(first: Side, second: Side) -> Agreement:
     """Compare two runs of one sentence; InputError where they have no layer in common, or other sizes.
 
-    A layer of the reference is computed from the other run's arrays, so that a difference is its own; its twin, which
-    rounds every array, shows what rounding gives. A cause is proved where the reference with it agrees.
+    A is the reference: the first, or the one that can be computed. A layer of it is computed from B's arrays, so that a
+    difference is its own; its twin, which rounds every array, shows what rounding gives. A cause is proved where the
+    reference with it agrees.
     """
-    is_swapped = first.embed is None and second.embed is not None
-    reference, other = (second, first) if is_swapped else (first, second)
+    first, second = sorted((first, second), key=lambda side: side.embed is None)
     types = {first.dtype, second.dtype}
     if first.weights and second.weights and first.weights != second.weights:
         types |= {first.weights, second.weights}
     rounding = max(map(Rounding, sorted(types)), key=lambda rounding: rounding.unit)
     result = Agreement((first.name, second.name), rounding.dtype, notes=[*dict.fromkeys(first.notes + second.notes)])
-    walk = _Walk(result, reference, other, is_swapped, rounding)
-    last = walk.run()
+    last = _Walk(result, first, second, rounding).run()
     result.partings = _grouped(result.partings)
     if result.agrees and last is not None and first.logits is not None and second.logits is not None:
         both = first.logits(last), second.logits(last)
@@ -104,10 +100,10 @@ class _Walk:
     result: Agreement
     reference: Side
     other: Side
-    is_swapped: bool
     rounding: Rounding
     solved: list[Proposal] = field(default_factory=list)
-    pending: Parting | None = None  # at an output that the next layer's arrays alone show, which may explain it
+    open: Parting | None = None  # at an output that the next layer's arrays alone show, which may explain it
+    failures: int = 0  # differences that no candidate explains
     is_over: bool = False
 
     def run(self) -> Array | None:
@@ -117,9 +113,7 @@ class _Walk:
         x = twin = self.reference.embed and self.reference.embed(None)
         reached = 0  # layer after the last one that was compared
         for layer, after in with_next(self.other.layers()):
-            if self.is_over:
-                break
-            is_open = self.pending is not None and self.pending.layers != [reached - 1]
+            is_open = self.open is not None and self.open.layers != [reached - 1]
             if is_open or (self.result.partings and not self.reference.indices):
                 self.result.notes.append(f"attn compares no layer after {reached - 1}, as their input differs")
                 break
@@ -130,17 +124,12 @@ class _Walk:
             if steps is None:
                 continue
             reached = layer.index + 1
-            if odd := [name for name in RECORDED & layer.arrays.keys() if not np.isfinite(layer.arrays[name]).all()]:
-                stage, nothing = min((STAGE_OF[name] for name in odd), key=STAGES.index), Cell(math.inf, None, False)
-                self.result.partings.append(Parting(stage, [layer.index], nothing))
-                note = f"{self.other.name} has NaN or infinity in layer {layer.index}; attn compares none from there"
-                self.result.notes.append(note)
-                break
             group_keys(steps.key_heads, layer, after)
-            check_sizes(steps, layer, self.reference, self.other)
+            check_arrays(steps, layer, self.reference, self.other)
             with self.reference.holding():
                 x, twin = self._compare_layer(layer, steps, twin if "input" not in layer.arrays else steps.x, after)
-        self.result.partings += [self.pending] if self.pending is not None else []
+            if self.is_over:
+                break
         if not self.result.rows and not self.result.partings:
             raise InputError(f"{' and '.join(self.result.names)} hold no array in common; write q, k and v of all")
         if self.result.rows and not self.is_over and "next" not in self.result.rows[max(self.result.rows)]:
@@ -163,44 +152,44 @@ class _Walk:
         if self.reference.reading is None:
             raise InputError("the two runs have other tokens; give two runs of one sentence")
         self.reference = self.reference.reading(theirs)
-        tokens = Candidate("token ids", "tokens")
-        proposal = Proposal(*ids_apart(theirs, ours), lambda _, steps: steps, candidate=tokens)
-        self.result.partings.append(self._parting(0, proposal, Cell(1.0, None, False)))
+        cause = Cause("token ids", *ids_apart(theirs, ours), 0.0)
+        self.result.partings.append(Parting("tokens", [0], Cell(1.0, None, False), cause))
 
     def _compare_layer(
         self, layer: RunLayer, steps: LayerSteps, twin: Array | None, after: RunLayer | None
     ) -> tuple[Array | None, Array | None]:
         """Compare one layer; return its output, and that of the twin."""
-        written, following = layer.arrays, self._following(after)
-        rows = [*self.result.rows.values()][-1:]
+        written, rows = layer.arrays, [*self.result.rows.values()][-1:]
         agreeing = (cell.difference for row in rows for name, cell in row.items() if name in RECORDED and cell.agrees)
         before = None if self.reference.indices else max(agreeing, default=0.0)
         twins = replace(steps, x=twin).run(written, rounding=self.rounding)
-        question = LayerQuestion(layer, self.reference, steps, following)
+        question = LayerQuestion(layer, self.reference, steps, self._following(after))
         question = question.rounded(twins, before, 1 + len(self.result.rows))
-        row = {name: question.changed(parted=name).cell for name in question.apart}
-        self.result.rows |= {layer.index: row} if row else {}
+        if row := {name: question.changed(parted=name).cell for name in question.apart}:
+            self.result.rows[layer.index] = row
         for _ in range(_MOST_CAUSES):
             # Arrays of one stage are independent: one of them may have a fault that another has not.
             questions = [question.changed(parted=name) for name in question.apart if question.parts(name)]
             if not questions:
                 break
-            tried: list[Proposal] = []
-            explained = (self._explain(one, tried if one is questions[0] else []) for one in questions)
-            solved = next(filter(None, explained), [])
-            if not solved and (self._failures or not (solved := _solve_two(questions[0], self.solved, tried))):
-                self._add_unexplained(questions[0])
-                break
-            self.pending = None
+            solved, tried = list[Proposal](), list[Proposal]()
+            for parted in questions:
+                if solved := self._explain(parted, tried):
+                    break
+            else:
+                parted = questions[0]
+                if self.failures or not (solved := _solve_two(parted, self.solved, tried)):
+                    self._add_unexplained(parted)
+                    break
+            if self.open is not None:
+                self.result.partings.remove(self.open)
+                self.open, self.failures = None, self.failures - 1
             self.solved += [one for one in solved if one not in self.solved]
             for one in solved:
+                cause = Cause(one.name, one.theirs, one.ours, one.undone)
+                self.result.partings.append(Parting(one.candidate.stage, [layer.index], parted.cell, cause))
                 question = replace(question, steps=one.apply(layer.index, question.steps))
             question = replace(question, following=self._following(after))
-            # Of the arrays of the stage, those count that the cause explains.
-            alike = [one for one in questions if STAGE_OF[one.parted] == STAGE_OF[questions[0].parted]]
-            alike = [one for one in alike if not question.parts(one.parted)] or questions[:1]
-            cell = max((one.cell for one in alike), key=lambda cell: cell.difference)
-            self.result.partings += [self._parting(layer.index, one, cell) for one in solved]
         if "next" in written or "next" not in question.made:
             return (written.get("next"),) * 2
         if question.steps is not steps:
@@ -218,45 +207,39 @@ class _Walk:
             steps = cause.apply(question.layer.index, question.steps)
             if steps is not question.steps and question.agreeing(steps)[0]:
                 return [cause]
-        return _solve(question, tried) if self._failures < _MOST_FAILURES else []
+        return _solve(question, tried) if self.failures < _MOST_FAILURES else []
 
     def _add_unexplained(self, question: LayerQuestion) -> None:
+        is_of_experts = self.reference.has_experts and question.layer.index > 0 and question.parted in RECORDED
         few = len(question.rows) <= len(question.apart[question.parted]) / 2
-        if few and self.rounding.dtype != "float32" and question.is_behind_experts:
+        if is_of_experts and few and self.rounding.dtype != "float32":
             layers = [index for index in self.reference.held if index >= question.layer.index]
             tokens = join_ranges(question.rows.tolist())
             self.result.not_compared.append(_EXPERTS.format(layers_named(layers).capitalize(), tokens))
             self.result.missing += layers
             del self.result.rows[question.layer.index]
             self.is_over = True
-            return
-        parting = Parting(STAGE_OF[question.parted], [question.layer.index], question.cell)
-        first = {name[0]: name for name in reversed(question.apart) if name[0] in "qkv"}  # array of each projection
-        parts = sorted(part for part, name in first.items() if question.parts(name))
-        others = (name for part, name in first.items() if part not in parts)
-        agree = all(question.apart[name].max() <= NEAR * question.roundings[name] for name in others)
-        if agree and 0 < len(parts) < len(first) and not {"q", "k"} <= {*parts} and question.parted in first.values():
-            parting.stage = "projections"  # a rotation changes both of q and k
-            of_norm = " or norm" if question.steps.norm_heads is not None and parts != ["v"] else ""
-            parting.cause = Cause(f"projection{of_norm} weights of {' and '.join(parts)}", "changed", "", None)
-        if question.steps.project is None and parts and len(first) == len(parts) and "scores" not in first:
-            parting.stage = "input"  # a run without hidden states does not show it
-        if question.parted == "next" and question.following is not None:
-            self.pending = self.pending or parting
-        elif self.pending is None:
+        elif self.open is None:
+            parting = _unexplained(question)
             self.result.partings.append(parting)
+            self.open = parting if question.parted == "next" and question.following is not None else None
+            self.failures += 1
 
-    @property
-    def _failures(self) -> int:
-        """The number of differences that no candidate explains."""
-        unproved = [one for one in self.result.partings if one.cause is None or one.cause.undone is None]
-        return len(unproved) + (self.pending is not None)
 
-    def _parting(self, index: int, solved: Proposal, cell: Cell) -> Parting:
-        """Return where a cause parts the runs."""
-        values = (solved.ours, solved.theirs) if self.is_swapped else (solved.theirs, solved.ours)
-        cause = Cause(solved.name, *values, solved.undone)
-        return Parting(solved.candidate.stage, [index], cell, cause)
+def _unexplained(question: LayerQuestion) -> Parting:
+    """Return where the runs part, with a hint at the weights of a projection where the others agree."""
+    parting = Parting(STAGE_OF[question.parted], [question.layer.index], question.cell)
+    first = {name[0]: name for name in reversed(question.apart) if name[0] in "qkv"}  # array of each projection
+    parts = sorted(part for part, name in first.items() if question.parts(name))
+    others = (name for part, name in first.items() if part not in parts)
+    agree = all(question.apart[name].max() <= NEAR * question.roundings[name] for name in others)
+    if agree and 0 < len(parts) < len(first) and not {"q", "k"} <= {*parts} and question.parted in first.values():
+        parting.stage = "projections"  # a rotation changes both of q and k
+        of_norm = " or norm" if question.steps.norm_heads is not None and parts != ["v"] else ""
+        parting.cause = Cause(f"projection{of_norm} weights of {' and '.join(parts)}", "changed", "", None)
+    if question.steps.project is None and parts and len(first) == len(parts) and "scores" not in first:
+        parting.stage = "input"  # a run without hidden states does not show it
+    return parting
 
 
 def _solve(question: LayerQuestion, tried: list[Proposal]) -> list[Proposal]:

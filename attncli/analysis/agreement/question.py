@@ -133,12 +133,6 @@ class LayerQuestion:
         apart, agrees = float(self.apart[self.parted].max()), not self.parts(self.parted)
         return Cell(apart, None if apart <= LEAST else self.roundings[self.parted], agrees)
 
-    @property
-    def is_behind_experts(self) -> bool:
-        """Whether the array in question is made of hidden states that experts gave, which no file shows."""
-        has_experts = self.reference.has_experts and self.layer.index > 0 and self.steps.project is None
-        return has_experts and self.parted in RECORDED
-
     def is_after(self, stage: str) -> bool:
         """Return whether the array in question is made by a stage, or behind it."""
         return STAGES.index(STAGE_OF[self.parted]) >= STAGES.index(stage)
