@@ -224,7 +224,9 @@ def traced_side(trace: Trace, name: str, kinds: Sequence[str] = _KINDS) -> Side:
             assert made is not None
             arrays = made.run({"weights": weights}) | {"weights": weights}
             stated = {field: getattr(made, field) for field in _TRACED}
-            yield RunLayer(index, {array: arrays[array] for array in arrays if "_" not in array}, stated)
+            yield RunLayer(
+                index, {array: arrays[array] for array in arrays if "_" not in array and array != "scores"}, stated
+            )
 
     weights, ids = trace.source.details.get("weights"), trace.key_tokens.ids
     dtype = weights if weights in LEVELS else trace.source.dtype

@@ -181,23 +181,19 @@ def _rotations(question: LayerQuestion) -> Iterator[Proposal]:
     def with_base(value: float) -> Apply:
         return _with_rope(frequencies=(frequencies_of(value, count) * (ours / whole)).astype(np.float32))
 
-    def linear(factor: float) -> Apply:
-        return _with_rope(frequencies=(whole / np.float32(factor)).astype(np.float32))
-
     for value in [base_of(theirs.frequencies)] if theirs else chain(_BASES, _values(question, with_base, 10.0, 1e9)):
         if value != base:
             yield Proposal(f"{value:.12g}", f"{base:.12g}", with_base(value), "base")
     scaling = scaling_of(ours)
     if scaling != "none":
         yield Proposal("none", scaling, _with_rope(frequencies=whole, magnitude=1.0), "scaling")
-    for name, frequencies, magnitude in usual_scalings(base, count) if question.most == math.inf else ():
-        yield Proposal(name, scaling, _with_rope(frequencies=frequencies, magnitude=magnitude), "scaling")
-    for factor in _values(question, linear, 1 / 64, 64.0):
-        yield Proposal(f"linear {factor:.6g}", scaling, linear(factor), "scaling")
+    for name, frequencies, magnitude in usual_scalings(base, count):
+        if question.most == math.inf or name.startswith("linear"):
+            yield Proposal(name, scaling, _with_rope(frequencies=frequencies, magnitude=magnitude), "scaling")
     if theirs is not None and (scaling_of(theirs.frequencies)[:2] == "by" or base_of(theirs.frequencies) == base):
-        ratio, times = whole / theirs.frequencies, f", times {theirs.magnitude:.4g}" * (theirs.magnitude != 1)
+        name = scaling_of(theirs.frequencies) + f", times {theirs.magnitude:.4g}" * (theirs.magnitude != 1)
         stated = _with_rope(frequencies=theirs.frequencies, magnitude=theirs.magnitude)
-        yield Proposal(f"by {ratio.min():.3g} to {ratio.max():.3g}{times}", scaling, stated, "scaling")
+        yield Proposal(name, scaling, stated, "scaling")
 
 
 # --- projections and norms ---------------------------------------------------------------------------------

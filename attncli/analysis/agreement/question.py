@@ -6,15 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attncli.analysis.runs import Following, RunLayer, Side
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, Arrays, LayerSteps, difference
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
 
 LEAST = 2.0**-19  # a relative difference that float32 hardly shows
 TIMES = 4.0  # times what rounding gives: more is not explained by it, nor by that of arrays which no file shows
@@ -55,9 +52,6 @@ class LayerQuestion:
     def _apart(self, made: dict[str, Array], steps: LayerSteps) -> dict[str, Array]:
         written = self.layer.arrays
         apart = {name: difference(made[name], written[name]) for name in STAGE_OF if name in made.keys() & written}
-        if "scores" in apart and steps.mask is not None:
-            centred = (_centred(arrays["scores"], steps.mask) for arrays in (made, written))
-            apart["scores"] = np.minimum(apart["scores"], difference(*centred))
         if self.following is not None and "next" in made:
             apart["next"] = self.following.difference(made["next"])
         return {name: np.where(_sees(steps, len(one)), one, 0.0) for name, one in apart.items()}
@@ -136,12 +130,6 @@ class LayerQuestion:
     def is_after(self, stage: str) -> bool:
         """Return whether the array in question is made by a stage, or behind it."""
         return STAGES.index(STAGE_OF[self.parted]) >= STAGES.index(stage)
-
-
-def _centred(scores: Float[np.ndarray, "H T K"], mask: Bool[np.ndarray, "#H T K"]) -> Float[np.ndarray, "H T K"]:
-    """Return the scores of allowed keys less their mean: a softmax sees no number that is added to a whole row."""
-    count = np.maximum(mask.sum(axis=-1, keepdims=True), 1)
-    return np.where(mask, scores - np.where(mask, scores, 0).sum(axis=-1, keepdims=True) / count, 0)
 
 
 def _sees(steps: LayerSteps, tokens: int) -> Array:
