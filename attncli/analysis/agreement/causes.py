@@ -57,22 +57,20 @@ class Candidate(NamedTuple):
             yield from (one._replace(candidate=self) for one in proposals)
 
 
-def search(distance: Callable[[float], float], low: float, high: float) -> float:
-    """Return the number from `low` to `high` of the least distance: on a logarithmic grid, then by golden section."""
-    of, share = cache(lambda value: distance(math.exp(value))), (math.sqrt(5) - 1) / 2
-    grid = np.linspace(math.log(low), math.log(high), _STEPS).tolist()
-    best = min(range(_STEPS), key=lambda step: of(grid[step]))
+def _values(question: LayerQuestion, apply: Callable[[float], Apply], low: float, high: float) -> Iterator[float]:
+    """Yield the number with which an array differs least, the roundest first: on a grid, then by golden section."""
+
+    @cache
+    def distance(power: float) -> float:
+        return question.distance(apply(math.exp(power))(question.layer.index, question.steps))
+
+    grid, share = np.linspace(math.log(low), math.log(high), _STEPS).tolist(), (math.sqrt(5) - 1) / 2
+    best = min(range(_STEPS), key=lambda step: distance(grid[step]))
     a, b = grid[max(best - 1, 0)], grid[min(best + 1, _STEPS - 1)]
     for _ in range(_ROUNDS):
         c, d = round(b - share * (b - a), 10), round(a + share * (b - a), 10)  # one of both was asked before
-        a, b = (a, d) if of(c) < of(d) else (c, b)
-    return math.exp((a + b) / 2)
-
-
-def _values(question: LayerQuestion, apply: Callable[[float], Apply], low: float, high: float) -> Iterator[float]:
-    """Yield the number with which an array differs least, the roundest first."""
-    solved = search(lambda value: question.distance(apply(value)(question.layer.index, question.steps)), low, high)
-    yield from dict.fromkeys(float(f"{solved:.{digits}g}") for digits in (1, 2, 3, 4, 6))
+        a, b = (a, d) if distance(c) < distance(d) else (c, b)
+    yield from dict.fromkeys(float(f"{math.exp((a + b) / 2):.{digits}g}") for digits in (1, 2, 3, 4, 6))
 
 
 def _replacing(question: LayerQuestion, name: str, theirs: Any, word: str = "") -> Iterator[Proposal]:
@@ -95,12 +93,8 @@ def _replacing(question: LayerQuestion, name: str, theirs: Any, word: str = "") 
 
 def _mixed(ours: Callable[..., Any], theirs: Callable[..., Any], parts: Collection[int]) -> Callable[..., Any]:
     """Return a function that gives some of the arrays of another one."""
-
-    def mixed(*arrays: Array) -> Any:
-        changed = theirs(*arrays)
-        return tuple(changed[part] if part in parts else array for part, array in enumerate(ours(*arrays)))
-
-    return mixed
+    both = lambda *arrays: zip(ours(*arrays), theirs(*arrays), strict=True)  # noqa: E731
+    return lambda *arrays: tuple(pair[part in parts] for part, pair in enumerate(both(*arrays)))
 
 
 def _unchanged(*arrays: Array) -> Any:
@@ -143,8 +137,8 @@ def _with_rope(**fields: Any) -> Apply:
 def _positions(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose positions: those that are stated, or at which each key is nearest to the rotated one, or others."""
     steps, keys, embed = question.steps, question.layer.arrays.get("k"), question.reference.embed
-    ours, rope, stated = steps.positions, steps.rope, question.layer.stated.get("positions", steps.positions)
-    solved: list[Array] = [stated] if len(stated) == len(ours) else []
+    ours, rope = steps.positions, steps.rope
+    solved: list[Array] = [question.layer.stated.get("positions", ours)]
     if rope is not None and keys is not None and question.parted in ("q", "k"):
         before = question.layer.arrays.get("k_normed", question.made["k_normed"])
         tried = (rope.rotate(before, np.full(len(ours), position)) for position in range(len(ours) + 64))
@@ -153,14 +147,14 @@ def _positions(question: LayerQuestion) -> Iterator[Proposal]:
         solved.append(np.r_[: question.rows[0], : len(ours) - question.rows[0]])
     elif question.layer.index == 0 and embed is not None:
         solved += [ours + shift for shift in (1, 2, -1, 3, 4, 5, 6, 7, 8)]
+
+    def apply(theirs: Array, first: Array | None, index: int, steps: LayerSteps) -> LayerSteps:
+        return replace(steps, positions=theirs, x=steps.x if index or first is None else first)
+
     for theirs in solved:
-        if not np.array_equal(theirs, ours) and (theirs.any() or rope is None):  # all at 0 are not rotated
-            first = None if embed is None or question.layer.index else embed(theirs)
-
-            def apply(index: int, steps: LayerSteps, theirs: Any = theirs, first: Any = first) -> LayerSteps:
-                return replace(steps, positions=theirs, x=steps.x if index or first is None else first)
-
-            yield Proposal(join_ranges(theirs.tolist()), join_ranges(ours.tolist()), apply)
+        if len(theirs) == len(ours) and (theirs != ours).any() and (theirs.any() or rope is None):  # 0 is not rotated
+            first = embed(theirs) if embed is not None and question.layer.index == 0 else None
+            yield Proposal(join_ranges(theirs.tolist()), join_ranges(ours.tolist()), partial(apply, theirs, first))
 
 
 def _rotations(question: LayerQuestion) -> Iterator[Proposal]:

@@ -137,13 +137,12 @@ class _Walk:
         return x if self.other.indices and self.reference.indices else None
 
     def _check_layers(self) -> None:
-        for one, another in ((self.other, self.reference), (self.reference, self.other)):
-            if missing := [index for index in another.held if index not in one.held]:
-                if one.indices and another.indices:
-                    held = f"{one.name} has {len(one.held)} layers and {another.name} {len(another.held)}"
-                    raise InputError(f"{held}; give two runs of one checkpoint")
-                self.result.missing += missing
-                self.result.notes.append(f"{one.name} lacks {layers_named(missing)}; attn compares the others")
+        if missing := sorted({*self.reference.held} ^ {*self.other.held}):
+            if self.reference.indices and self.other.indices:
+                counts = " and ".join(f"{side.name} {len(side.held)} layers" for side in (self.reference, self.other))
+                raise InputError(f"{counts}; give two runs of one checkpoint")
+            self.result.missing += missing
+            self.result.notes.append(f"one run alone has {layers_named(missing)}; attn compares the others")
 
     def _read_tokens(self) -> None:
         ours, theirs = self.reference.token_ids, self.other.token_ids
@@ -261,12 +260,11 @@ def _solve(question: LayerQuestion, tried: list[Proposal]) -> list[Proposal]:
 def _solve_two(question: LayerQuestion, before: list[Proposal], tried: list[Proposal]) -> list[Proposal]:
     """Return two candidates that explain a difference together, the earlier stage first; empty without.
 
-    The first is a cause that was found before, the likeliest value of a rotation, or one that leaves little.
+    The first is a cause that was found before, or one that leaves little.
     """
     index, most = question.layer.index, float(question.apart[question.parted].max())
     nearest = {one.name: one for one in sorted(tried, key=attrgetter("undone"), reverse=True)}
-    rotations = {one.name: one for one in reversed(tried) if one.candidate.stage == "rotation"}
-    for first in (*before, *rotations.values(), *sorted(nearest.values(), key=attrgetter("undone"))[:_PAIRS]):
+    for first in (*before, *sorted(nearest.values(), key=attrgetter("undone"))[:_PAIRS]):
         other = replace(question, steps=first.apply(index, question.steps), most=most)
         if solved := _solve(other, []):
             both = [first if first in before else first._replace(undone=solved[0].undone), *solved]

@@ -63,12 +63,9 @@ class LayerQuestion:
         return other
 
     def rounded(self, twin: Arrays, before: float | None, count: int) -> LayerQuestion:
-        """Return the question with the differences that rounding explains.
+        """Return the question with the differences that rounding explains, from a twin whose arrays are rounded.
 
-        Args:
-            twin: arrays of the reference, each of them rounded.
-            before: difference of the layer before; None where layers are computed from one another's hidden states.
-            count: of these layers, and this one.
+        Where no hidden states are known, they grow over `count` layers from `before`, the difference of the last one.
         """
         apart = {name: float(difference(twin[name], self.made[name]).max()) for name in self.made}
         if self.following is not None and "next" in apart:

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attncli.analysis.agreement.causes import CANDIDATES, search
+from attncli.analysis.agreement.causes import CANDIDATES
 from attncli.analysis.agreement.compare import compare
 from attncli.analysis.agreement.question import LayerQuestion
 from attncli.analysis.runs import RunLayer, Side, captured_side
 from attncli.analysis.steps import LayerSteps, Rounding, alibi, is_alibi
-from attncli.engines.numpy.ops import Rope, base_of, frequencies_of, yarn
+from attncli.engines.numpy.ops import Rope, frequencies_of, yarn
 from attncli.errors import InputError
 from attncli.masks.nearby import masks_near
 from attncli.trace.capture import Capture, LayerCapture
@@ -93,11 +93,6 @@ def test_a_solver_finds_the_planted_value_alone(change: Change, name: str, shown
 def _scaled(ours: LayerSteps) -> dict[str, np.ndarray]:
     recorded = dict(ours.recorded or {})
     return recorded | {"q_normed": recorded["q_normed"] * np.float32(1.5), "k_normed": recorded["k_normed"] + 1}
-
-
-def test_a_search_is_as_exact_as_its_distance() -> None:
-    assert search(lambda value: abs(np.log(value / 31_416.0)), 10.0, 1e9) == pytest.approx(31_416, rel=1e-5)
-    assert base_of(frequencies_of(12_345.0, 32)) == 12_345
 
 
 def test_alibi_is_known_up_to_a_constant_of_a_row() -> None:

@@ -187,11 +187,9 @@ def test_two_faults_are_named_in_their_order(llama: Path, tmp_path: Path) -> Non
         base, tmp_path / "b", {"rope_parameters": {"rope_theta": 10_000.0, "rope_type": "linear", "factor": 4.0}},
         lambda key, array: 1.1 * array if "layers.2.self_attn.v_proj.weight" in key else array,
     )  # fmt: skip
-    found = causes(compare(run_of(base), run_of(other)))
-    assert found == [
-        "rotation: rotary base 10000/500", "rotation: rotary scaling linear 4/none",
-        "projections: projection weights of v changed/",
-    ]  # fmt: skip
+    *rotation, last = causes(compare(run_of(base), run_of(other)))
+    assert sorted(rotation) == ["rotation: rotary base 10000/500", "rotation: rotary scaling linear 4/none"]
+    assert last == "projections: projection weights of v changed/"
 
 
 @pytest.mark.parametrize(
@@ -233,7 +231,7 @@ def test_a_capture_may_end_early_and_has_no_gap(llama: Path) -> None:
         )
 
     result = compare(right, only(0, 1))
-    notes = ["B lacks layer 2"]
+    notes = ["one run alone has layer 2"]
     assert (causes(result), list(result.rows), [one.partition(";")[0] for one in result.notes]) == ([], [0, 1], notes)
     with pytest.raises(InputError, match="B lacks layer 1; write q, k and v of all layers"):
         compare(right, only(0, 2))
@@ -248,7 +246,7 @@ def test_the_final_norm_is_compared(llama: Path, tmp_path: Path) -> None:
 
 def test_another_number_of_layers_is_refused(llama: Path, tmp_path: Path) -> None:
     other = edited(llama, tmp_path / "b", {"num_hidden_layers": 2})
-    with pytest.raises(InputError, match=r"2 layers and .* 3; give two runs of one checkpoint"):
+    with pytest.raises(InputError, match=r"3 layers and .* 2 layers; give two runs of one checkpoint"):
         compare(run_of(llama), run_of(other))
 
 
