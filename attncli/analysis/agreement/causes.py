@@ -93,7 +93,7 @@ def _replacing(question: LayerQuestion, name: str, theirs: Any, word: str = "") 
 
 def _mixed(ours: Callable[..., Any], theirs: Callable[..., Any], parts: Collection[int]) -> Callable[..., Any]:
     """Return a function that gives some of the arrays of another one."""
-    both = lambda *arrays: zip(ours(*arrays), theirs(*arrays), strict=True)  # noqa: E731
+    both: Any = lambda *arrays: zip(ours(*arrays), theirs(*arrays), strict=True)  # noqa: E731
     return lambda *arrays: tuple(pair[part in parts] for part, pair in enumerate(both(*arrays)))
 
 
