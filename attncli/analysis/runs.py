@@ -14,6 +14,7 @@ from attncli.analysis.steps import LEVELS, STAGE_OF, Array, Arrays, LayerSteps, 
 from attncli.checkpoints.checkpoint_folder import UnsupportedError
 from attncli.engines.engine import NativeSource
 from attncli.engines.numpy.forward import Layer, RaggedBatch, TokenIds
+from attncli.engines.numpy.model_spec import ModelSpec
 from attncli.engines.numpy.ops import Rope
 from attncli.errors import InputError, NotExposedError
 from attncli.files import opened_tensors
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
     from attncli.engines.numpy import NativeForward
-    from attncli.engines.numpy.model_spec import ModelSpec
     from attncli.engines.source import Source
     from attncli.trace.trace import Trace
 
@@ -285,6 +285,14 @@ def _cells(mask: Mask, heads: int, queries: int) -> Bool[np.ndarray, "#H T K"]:
 
 def _planes(mask: Bool[np.ndarray, "*H T K"] | None) -> Bool[np.ndarray, "#H T K"] | None:
     return mask if mask is None or mask.ndim == 3 else mask[None]
+
+
+def unseen_window(side: Side) -> str:
+    """Return that the text does not show the widest window of a checkpoint; empty where it does."""
+    masks = [layer.mask for layer in side.contents.layers] if isinstance(side.contents, ModelSpec) else []
+    width = max((mask.arguments[0] for mask in masks if mask.name == "window"), default=0)
+    tokens = len(side.token_ids or ())
+    return f"The text of {tokens} tokens does not show the window of {width} keys." if width >= tokens else ""
 
 
 # --- layers of two runs ------------------------------------------------------------------------------------

@@ -139,8 +139,8 @@ class _Walk:
     def _check_layers(self) -> None:
         if missing := sorted({*self.reference.held} ^ {*self.other.held}):
             if self.reference.indices and self.other.indices:
-                counts = " and ".join(f"{side.name} {len(side.held)} layers" for side in (self.reference, self.other))
-                raise InputError(f"{counts}; give two runs of one checkpoint")
+                counts = (f"{side.name} has {len(side.held)} layers" for side in (self.reference, self.other))
+                raise InputError(f"{' and '.join(counts)}; give two runs of one checkpoint")
             self.result.missing += missing
             self.result.notes.append(f"one run alone has {layers_named(missing)}; attn compares the others")
 

@@ -110,7 +110,7 @@ def _show_agreement(
 ) -> None:
     """Show the first stage at which two runs part; end with 1 if they do."""
     from attncli.analysis.agreement.compare import compare
-    from attncli.analysis.runs import saved_side
+    from attncli.analysis.runs import saved_side, unseen_window
     from attncli.engines.captures import check_comparable
 
     if len(files) + len(models) != 2:
@@ -126,6 +126,7 @@ def _show_agreement(
     for side, other in ((first, second), (second, first)):
         check_comparable(side.name, side.contents, other.contents)
     agreement = compare(first, second)
+    agreement.not_compared += dict.fromkeys(filter(None, map(unseen_window, (first, second))))
     agreement.notes += _hints(agreement, *runs, *saved) if runs and saved else []
     show_agreement(environment, output, agreement)
 

@@ -91,6 +91,21 @@ def test_architectures_of_transformers_agree_with_themselves(family: str, tmp_pa
     assert causes(compare(traced_side(alone, "float32"), traced_side(rounded, "bfloat16"))) == []
 
 
+def test_rounding_that_chooses_other_experts_ends_the_comparison(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    save_for_auto(tiny_model("mixtral"), tmp_path)
+    source = open_source(str(tmp_path), layer="all", engine="transformers")
+    trace = source.trace("w5 w9 w3 w17 w2")
+    q, k, v = (array.copy() for array in (trace.layers[1].q, trace.layers[1].k, trace.layers[1].v))  # type: ignore[union-attr]
+    for array in (q, k, v):
+        array[:, 3] *= -1  # as behind another expert
+    other = traced_side(_with_layer(trace, 1, q=q, k=k, v=v), "B")
+    assert causes(compare(traced_side(trace, "A"), other)) == ["input: None"]
+    result = compare(traced_side(trace, "A"), replace(other, dtype="bfloat16"))
+    sentence = "Layers 1-2 are not compared: rounding may give other experts to the tokens at 3."
+    assert (result.agrees, result.not_compared, [*result.rows]) == (True, [sentence], [0])
+
+
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0"])
 def test_weights_that_are_rounded_agree_with_the_originals(kind: str, llama: Path, tmp_path: Path) -> None:
     fields = {
