@@ -30,14 +30,9 @@ class Proposal(NamedTuple):
     theirs: str  # of the other run
     ours: str  # of the reference
     apply: Apply  # index and steps of a layer → the steps with it
-    of: str = ""  # the part of the layer that it is of
+    name: str = ""  # of the part of the layer, then with that of the candidate
     candidate: Any = None
     undone: float = 0.0  # the difference that it leaves
-
-    @property
-    def name(self) -> str:
-        """The candidate and the part."""
-        return f"{self.candidate.name} {self.of}".rstrip()
 
 
 class Candidate(NamedTuple):
@@ -54,7 +49,7 @@ class Candidate(NamedTuple):
         if self.field in stated:
             proposals = _replacing(question, self.field, stated[self.field])
         if question.is_after(self.stage) or self.stage == "projections":
-            yield from (one._replace(candidate=self) for one in proposals)
+            yield from (one._replace(candidate=self, name=f"{self.name} {one.name}".rstrip()) for one in proposals)
 
 
 def _values(question: LayerQuestion, apply: Callable[[float], Apply], low: float, high: float) -> Iterator[float]:
@@ -131,9 +126,6 @@ def _with_rope(**fields: Any) -> Apply:
     return lambda _, steps: replace(steps, rope=steps.rope and steps.rope._replace(**fields))
 
 
-# --- positions and rotation --------------------------------------------------------------------------------
-
-
 def _positions(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose positions: those that are stated, or at which each key is nearest to the rotated one, or others."""
     steps, keys, embed = question.steps, question.layer.arrays.get("k"), question.reference.embed
@@ -188,9 +180,6 @@ def _rotations(question: LayerQuestion) -> Iterator[Proposal]:
         name = scaling_of(theirs.frequencies) + f", times {theirs.magnitude:.4g}" * (theirs.magnitude != 1)
         stated = _with_rope(frequencies=theirs.frequencies, magnitude=theirs.magnitude)
         yield Proposal(name, scaling, stated, "scaling")
-
-
-# --- projections and norms ---------------------------------------------------------------------------------
 
 
 def _projecting(parts: Collection[int], change: Callable[[Any, Sequence[Array]], Sequence[Array]]) -> Apply:
@@ -249,9 +238,6 @@ def _layers(question: LayerQuestion) -> Iterator[Proposal]:
             return replace(steps, **{name: getattr(other, name) for name in fields if index in (here, there)})
 
         yield Proposal(str(there), str(here), apply)
-
-
-# --- scores, mask and weights ------------------------------------------------------------------------------
 
 
 def _number_of(name: str, question: LayerQuestion) -> Iterator[Proposal]:

@@ -130,10 +130,7 @@ class LayerQuestion:
 
 
 def _sees(steps: LayerSteps, tokens: int) -> Array:
-    """Return the tokens that attend to some key: engines differ in what padding gives that attends to none.
-
-    A mask that leaves fewer than half of the tokens explains nothing, so that all of them count.
-    """
+    """Return the tokens that attend to some key, or all where few do: what others give differs between engines."""
     whole = np.ones(tokens, bool)  # also of keys and values, where queries are of another text
     sees: Any = whole if steps.mask is None or steps.mask.shape[1] != tokens else steps.mask.any(axis=(0, 2))
     return sees if 2 * sees.sum() >= tokens else whole
