@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import transformers
+from PIL import Image
 from transformers import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
 Exporter = Literal["torchscript", "dynamo"]
 IDS = [5, 9, 3, 17, 22, 40, 7, 31, 12]
 TARGET = [0, 8, 25, 14]
-PIXELS = torch.linspace(-1, 1, 3 * 32 * 32).reshape(1, 3, 32, 32).sin()
+PIXELS = torch.randint(256, (3, 32, 32), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+PICTURE = "picture.png"  # with these pixels, from 0 to 1
 _WIDTHS = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32, "vocab_size": 64}
 _GROUPED = {**_WIDTHS, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
 _T5 = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
@@ -109,7 +112,10 @@ def exported(folder: Path, name: str, attention: str = "eager", exporter: Export
     ids = torch.tensor([IDS, IDS[::-1]])
     both = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if name == "vit":
-        return write(folder / "model.onnx", model, {"pixel_values": PIXELS}, exporter, **how)
+        settings = {"size": {"height": 32, "width": 32}, "do_normalize": False}
+        (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+        Image.fromarray(PIXELS.permute(1, 2, 0).numpy()).save(folder / PICTURE)
+        return write(folder / "model.onnx", model, {"pixel_values": PIXELS[None] / 255}, exporter, **how)
     if name == "t5":
         write(folder / "encoder_model.onnx", model.encoder, both, exporter, **how)
         states = torch.randn(2, len(IDS), 16)
@@ -145,7 +151,7 @@ def weights_of(name: str) -> dict[str, list[Any]]:
     ids, how = torch.tensor([IDS]), {"output_attentions": True}
     with torch.no_grad():
         if name == "vit":
-            outputs = model(pixel_values=PIXELS, **how)
+            outputs = model(pixel_values=PIXELS[None] / 255, **how)
         elif name == "t5":
             outputs = model(input_ids=ids, decoder_input_ids=torch.tensor([TARGET]), **how)
             names = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}
