@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnx_exports import IDS, exported, model_of, smaller, static
+from onnx_exports import IDS, PROCESSOR, exported, model_of, smaller, static
 from running import Run
 from tokenizers import BertWordPieceTokenizer
 
@@ -123,6 +123,29 @@ def test_a_planted_fault_is_named(fault: str, exports: Callable[[str], Path], at
             "diff", "--first", "-m", exports(name) / "checkpoint", "-m", tmp_path / "model.onnx", "--ids", TEXT
         )
         assert (first.code, expected[1] in first.out) == (1, True)
+
+
+def test_a_vision_transformer_reads_a_picture_of_random_numbers(
+    exports: Callable[[str], Path], attn: Run, tmp_path: Path
+) -> None:
+    path = exports("vit")
+    shutil.copy(path / "graph" / PROCESSOR, path / "checkpoint")
+    against = ["--against", path / "checkpoint"]
+    right = attn("check", "-m", path / "graph", *against)
+    assert (right.code, right.err) == (0, "")
+    assert "A and B agree in the attention of every layer: only rounding of float32" in right.out
+    shutil.copytree(path / "graph", tmp_path / "graph")
+    model = onnx.load(tmp_path / "graph/model.onnx")
+    softmax = [node for node in model.graph.node if node.op_type == "Softmax"][1]
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(2), "two"))
+    model.graph.node.insert(
+        [*model.graph.node].index(softmax), helper.make_node("Mul", [softmax.input[0], "two"], ["doubled"])
+    )
+    softmax.input[0] = "doubled"
+    onnx.save(model, tmp_path / "graph/model.onnx")
+    wrong = attn("check", "-m", tmp_path / "graph", *against)
+    assert (wrong.code, "Layer 1, scores: " in wrong.out) == (1, True)
+    assert "Cause: scale 0.7071 instead of 0.3536 (undone: 0)" in wrong.out
 
 
 def negated(graph: onnx.GraphProto) -> None:
@@ -276,3 +299,5 @@ def test_refusals(exports: Callable[[str], Path], attn: Run) -> None:
     shutil.copytree(path / "graph", path / "both/onnx", dirs_exist_ok=True)
     same = attn("check", "-m", path / "both", "--against", path / "both", "--ids", TEXT)
     assert (same.code, f"give -m {path / 'both/onnx/model.onnx'}" in same.err) == (2, True)
+    none = attn("check", "-m", path / "checkpoint", "--against", path / "graph", "--ids", TEXT)
+    assert (none.code, "is no ONNX model" in none.err, "by attn diff --first" in none.err) == (2, True, True)

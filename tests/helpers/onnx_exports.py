@@ -17,7 +17,7 @@ Exporter = Literal["torchscript", "dynamo"]
 IDS = [5, 9, 3, 17, 22, 40, 7, 31, 12]
 TARGET = [0, 8, 25, 14]
 PIXELS = torch.randint(256, (3, 32, 32), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-PICTURE = "picture.png"  # with these pixels, from 0 to 1
+PICTURE, PROCESSOR = "picture.png", "preprocessor_config.json"  # with these pixels, from 0 to 1
 _WIDTHS = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32, "vocab_size": 64}
 _GROUPED = {**_WIDTHS, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
 _T5 = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
@@ -112,8 +112,9 @@ def exported(folder: Path, name: str, attention: str = "eager", exporter: Export
     ids = torch.tensor([IDS, IDS[::-1]])
     both = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if name == "vit":
-        settings = {"size": {"height": 32, "width": 32}, "do_normalize": False}
-        (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+        settings = {"image_processor_type": "ViTImageProcessor", "size": {"height": 32, "width": 32}}
+        settings |= {"do_normalize": False}
+        (folder / PROCESSOR).write_text(json.dumps(settings))
         Image.fromarray(PIXELS.permute(1, 2, 0).numpy()).save(folder / PICTURE)
         return write(folder / "model.onnx", model, {"pixel_values": PIXELS[None] / 255}, exporter, **how)
     if name == "t5":

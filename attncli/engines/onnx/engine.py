@@ -26,7 +26,7 @@ from attncli.trace.trace import Provenance, Trace
 class OnnxModel(OpenModel):
     """A model in ONNX files and its tokenizer, opened once; see `open_source` for the options and errors."""
 
-    can_batch, is_graph = False, True
+    can_batch = False
     parallel_from = PARALLEL_FROM_LATE  # the runtime computes on all cores already
 
     def __init__(
@@ -45,7 +45,8 @@ class OnnxModel(OpenModel):
         self.attention_layers = range(max(item.layer for item in sublayers) + 1)
         self._layers = layers.resolve(len(self.attention_layers), self._shown)
         self._order = [(layer, kind_of_layer) for layer in self._layers for kind_of_layer in kinds]
-        self.encoder = open_encoder(snapshot, special, options, PIXELS in self._runners[0].inputs)
+        self.reads_pictures = PIXELS in self._runners[0].inputs
+        self.encoder = open_encoder(snapshot, special, options, self.reads_pictures)
         for runner in self._runners:
             runner.open(self._layers, kind)
         config, count = snapshot.config, len(self.attention_layers)
@@ -75,7 +76,7 @@ class OnnxModel(OpenModel):
         return self.encoder.encode(text, pair, target)
 
     def padded_layers(self, text: str, left: int, right: int) -> Sequence[LayerTrace]:
-        """Return the layers of a text with tokens of padding; see `OpenModel.padded_layers`."""
+        """Return the layers of a text with tokens of padding; NotExposedError if the graph cannot mask them."""
         if MASK not in self._runners[0].inputs:
             raise NotExposedError("it reads no attention_mask")
         if left and any("lengths" in item.tensors for item in self._runners[0].sublayers):
@@ -88,7 +89,10 @@ class OnnxModel(OpenModel):
         return layers
 
     def in_steps(self, text: str) -> Iterator[Sequence[LayerTrace]]:
-        """Yield the layers of a text's parts: half of it, then the last two tokens; see `OpenModel.in_steps`."""
+        """Yield the layers of half of a text, then of each of its last two tokens, run with the cache of those before.
+
+        NotExposedError if no graph reads a cache.
+        """
         first = runner = self._runners[0]
         if with_past := None if self.is_encoder_decoder else cached_graph(self._graph, first.inputs):
             runner = GraphRunner(with_past, None, self._shown, is_cached=True)
@@ -101,7 +105,7 @@ class OnnxModel(OpenModel):
         return runner.in_steps(ids, sorted(ends), self._heads, first)
 
     def own_output(self, text: str) -> np.ndarray[Any, Any]:
-        """Return the first output of the first graph; see `OpenModel.own_output`."""
+        """Return the first output of the first graph, such as logits, `[1, T, N]`."""
         ids, (runner, *_) = self._encode(text, None, None).inputs[IDS], self._runners
         return runner.run(step_inputs(ids, 0, len(ids)), self._heads, [runner.states])[1][0]
 
