@@ -56,7 +56,7 @@ def against(model: str, checkpoint: str, text: str | None = None, *, special: bo
         raise UsageError(f"{visible(model)} is no ONNX model, which --against compares with a checkpoint; {give}")
     if (size := snapshot.config.get("image_size")) is None:
         sources = [open_source(name, layer="all", special=special, **options) for name in (checkpoint, model)]
-        return _compared(snapshot, graph, sources, text_for(snapshot.config, text, options, *sources))
+        return _compared(snapshot, graph, sources, text_for(snapshot.config, text, options))
     sources = [open_source(name, layer="all", tower="vision", **options) for name in (checkpoint, model)]
     with NamedTemporaryFile(suffix=".ppm") as picture:
         side = max(2, min(size, _MOST_PIXELS)) if type(size) is int else _PIXELS
@@ -119,8 +119,7 @@ def _compare_weights(agreement: Agreement, checkpoint: Snapshot, graph: Snapshot
             store.release()
     names, count = [one.node for one in left if one.values.shape in seen], len(matrices)
     if names:
-        which = ", ".join(map(visible, names[:_MOST_NAMES]))
-        which += f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES)
+        which = ", ".join(map(visible, names[:_MOST_NAMES])) + " …" * (len(names) > _MOST_NAMES)
         message = f"{len(names)} of {count} quantized matrices are no rounding of one of A: {which}"
         agreement.findings.append(Finding("weights", "error", message))
     agreement.not_compared.append(f"{count - len(left)} of {count} quantized matrices are those of A, rounded.")

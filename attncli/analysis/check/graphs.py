@@ -23,7 +23,6 @@ from attncli.masks.nearby import mask_name
 if TYPE_CHECKING:
     from attncli.checkpoints.options import Choice
     from attncli.engines.onnx.engine import OnnxModel
-    from attncli.engines.source import OpenModel
     from attncli.trace.layer import LayerTrace
     from attncli.trace.trace import Trace
 
@@ -66,24 +65,14 @@ def window_of(config: Mapping[str, Any]) -> int:
     return max((value for value in widths if type(value) is int), default=0)
 
 
-def text_for(config: Mapping[str, Any], text: str | None, options: Mapping[str, Any], *sources: OpenModel) -> str:
-    """Return the text, or a built-in one that is longer than a window, or as long as all models read."""
+def text_for(config: Mapping[str, Any], text: str | None, options: Mapping[str, Any]) -> str:
+    """Return the text, or a built-in one, which is longer than a window if that is not too wide."""
     if text:
         return text
     if options.get("ids"):
         raise UsageError('--ids needs a text of token ids: attn check … --ids "101 2051 102"')
-    width = window_of(config)
-    words = width + 8 if _FEWEST_WORDS < width + 8 <= _MOST_WORDS else _FEWEST_WORDS
-    while True:
-        text = " ".join(islice(cycle(_WORDS.split()), words))
-        try:
-            for source in sources:
-                source.tokens(text)
-            return text
-        except InputError:
-            if words == 1:
-                raise
-            words //= 2
+    width = window_of(config) + 8
+    return " ".join(islice(cycle(_WORDS.split()), width if _FEWEST_WORDS < width <= _MOST_WORDS else _FEWEST_WORDS))
 
 
 def check_graph(model: str, texts: Sequence[str], *, special: bool, layer: Choice, **options: Any) -> Report:
@@ -95,7 +84,7 @@ def check_graph(model: str, texts: Sequence[str], *, special: bool, layer: Choic
     if len(texts) > 1:
         raise UsageError(f"attn check runs an ONNX model on one text; give one, not {len(texts)}")
     source = cast("OnnxModel", open_source(model, layer=layer, special=special, **options))
-    text = text_for(resolve(model, LoadOptions(**options)).config, next(iter(texts), None), options, source)
+    text = text_for(resolve(model, LoadOptions(**options)).config, next(iter(texts), None), options)
     trace = source.trace(text)
     compared, weights = [*compared_runs(source, text, trace)], trace.source.details.get("weights")
     masks: dict[tuple[str, str], list[int]] = {}

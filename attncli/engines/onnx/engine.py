@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from attncli.checkpoints.onnx_files import cached_graph
+from attncli.checkpoints.onnx_files import CACHED
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.encode import EncodedInput
@@ -94,15 +95,19 @@ class OnnxModel(OpenModel):
         NotExposedError if no graph reads a cache.
         """
         first = runner = self._runners[0]
-        if with_past := None if self.is_encoder_decoder else cached_graph(self._graph, first.inputs):
-            runner = GraphRunner(with_past, None, self._shown, is_cached=True)
+        if CACHED in first.inputs and not self.is_encoder_decoder:
+            runner = GraphRunner(self._graph, None, self._shown, is_cached=True)
             runner.open(self._layers, self._kind)
         if not runner.cache:
             runs = "attn runs no cache of an encoder-decoder" if self.is_encoder_decoder else "its graph reads no cache"
             raise NotExposedError(runs)
         ids = self._encode(text, None, None).inputs[IDS]
-        ends = {max(len(ids) // 2, 1), max(len(ids) - 2, 1), max(len(ids) - 1, 1), len(ids)}
-        return runner.in_steps(ids, sorted(ends), self._heads, first)
+        ends, past = {max(len(ids) // 2, 1), max(len(ids) - 2, 1), max(len(ids) - 1, 1), len(ids)}, dict[str, Any]()
+        for start, end in pairwise([0, *sorted(ends)]):
+            inputs, wanted = step_inputs(ids, start, end) | past, [*runner.cache.values()]
+            layers, present = (runner if start else first).run(inputs, self._heads, wanted)
+            past = dict(zip(runner.cache, present, strict=True))
+            yield layers
 
     def own_output(self, text: str) -> np.ndarray[Any, Any]:
         """Return the first output of the first graph, such as logits, `[1, T, N]`."""
