@@ -10,7 +10,7 @@ import numpy as np
 
 from attncli.analysis.agreement.compare import Agreement, Parting, compare
 from attncli.analysis.agreement.question import Cell
-from attncli.analysis.check.graphs import compared_runs, findings_of, text_for, window_of
+from attncli.analysis.check.graphs import built_in_text, check_has_text, compared_runs, findings_of, window_of
 from attncli.analysis.runs import ENCODER_ALONE, computed_side, side_of, traced_side
 from attncli.analysis.steps import LEVELS, difference
 from attncli.attention import noise_floor
@@ -49,6 +49,7 @@ def against(model: str, checkpoint: str, text: str | None = None, *, special: bo
     Raises:
         AttnError: one of them cannot be opened or does not read the text; see `open_source`.
     """
+    check_has_text(text, options)
     snapshot, graph = (resolve(name, LoadOptions(**options)) for name in (checkpoint, model))
     if not graph.onnx:
         exported = graphs_of(graph.folder) if graph.folder.is_dir() else ()
@@ -56,7 +57,7 @@ def against(model: str, checkpoint: str, text: str | None = None, *, special: bo
         raise UsageError(f"{visible(model)} is no ONNX model, which --against compares with a checkpoint; {give}")
     if (size := snapshot.config.get("image_size")) is None:
         sources = [open_source(name, layer="all", special=special, **options) for name in (checkpoint, model)]
-        return _compared(snapshot, graph, sources, text_for(snapshot.config, text, options))
+        return _compared(snapshot, graph, sources, text or built_in_text(snapshot.config))
     sources = [open_source(name, layer="all", tower="vision", **options) for name in (checkpoint, model)]
     with NamedTemporaryFile(suffix=".ppm") as picture:
         side = max(2, min(size, _MOST_PIXELS)) if type(size) is int else _PIXELS

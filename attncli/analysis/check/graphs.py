@@ -65,12 +65,14 @@ def window_of(config: Mapping[str, Any]) -> int:
     return max((value for value in widths if type(value) is int), default=0)
 
 
-def text_for(config: Mapping[str, Any], text: str | None, options: Mapping[str, Any]) -> str:
-    """Return the text, or a built-in one, which is longer than a window if that is not too wide."""
-    if text:
-        return text
-    if options.get("ids"):
+def check_has_text(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> None:
+    """Raise UsageError for --ids without a text: the built-in one is no ids."""
+    if options.get("ids") and not text:
         raise UsageError('--ids needs a text of token ids: attn check … --ids "101 2051 102"')
+
+
+def built_in_text(config: Mapping[str, Any]) -> str:
+    """Return a text that is longer than a configuration's window, if that is not too wide."""
     width = window_of(config) + 8
     return " ".join(islice(cycle(_WORDS.split()), width if _FEWEST_WORDS < width <= _MOST_WORDS else _FEWEST_WORDS))
 
@@ -84,7 +86,7 @@ def check_graph(model: str, texts: Sequence[str], *, special: bool, layer: Choic
     if len(texts) > 1:
         raise UsageError(f"attn check runs an ONNX model on one text; give one, not {len(texts)}")
     source = cast("OnnxModel", open_source(model, layer=layer, special=special, **options))
-    text = text_for(resolve(model, LoadOptions(**options)).config, next(iter(texts), None), options)
+    (text,) = texts or [built_in_text(resolve(model, LoadOptions(**options)).config)]
     trace = source.trace(text)
     compared, weights = [*compared_runs(source, text, trace)], trace.source.details.get("weights")
     masks: dict[tuple[str, str], list[int]] = {}
