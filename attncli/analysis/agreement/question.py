@@ -107,7 +107,7 @@ class LayerQuestion:
     def parts(self, name: str, largest: float | None = None) -> bool:
         """Return whether an array differs by more than rounding: by too much, or all of it by one factor."""
         value = float(self.apart[name].max()) if largest is None else largest
-        is_near = largest is not None or value <= max(LEAST, NEAR * self.roundings[name]) or not self.is_scaled(name)
+        is_near = largest is not None or value <= NEAR * max(LEAST, self.roundings[name]) or not self.is_scaled(name)
         return value > max(LEAST, _TIMES * self.roundings[name]) or not is_near
 
     def is_scaled(self, name: str) -> bool:

@@ -291,6 +291,12 @@ def test_a_factor_is_no_rounding_of_16_bits(llama: Path) -> None:
     assert (found.layers, found.stage) == ([1], "projections")
 
 
+def test_a_factor_of_the_last_bits_is_rounding(llama: Path) -> None:
+    trace = open_source(str(llama), layer="all", ids=True).trace(IDS)
+    layers = [replace(layer, recorded_weights=layer.weights * np.float32(1 + 6e-7)) for layer in trace.layers]
+    assert compare(run_of(llama), traced_side(replace(trace, layers=tuple(layers)), "B")).agrees
+
+
 def test_a_stated_scale_is_compared_in_the_last_layer(llama: Path) -> None:
     right = run_of(llama)
     layers = {
