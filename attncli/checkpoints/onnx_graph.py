@@ -61,9 +61,9 @@ def _data_folder(model: ModelProto, folder: Path) -> Path:
     stored = (tensor for tensor in model.graph.initializer if tensor.data_location == TensorProto.EXTERNAL)
     entries = [entry for tensor in stored for entry in tensor.external_data if entry.key == "location"]
     targets = [(folder / entry.value).resolve() for entry in entries]
-    snapshots = next((parent for parent in folder.resolve().parents if parent.name == "snapshots"), folder)
-    blobs = snapshots.with_name("blobs")
-    if not targets or any(target.parent != blobs for target in targets):
+    above = folder.resolve().parents
+    blobs = next((parent.with_name("blobs") for parent in above if parent.name == "snapshots"), None)
+    if blobs is None or not targets or any(target.parent != blobs for target in targets):
         return folder
     for entry, target in zip(entries, targets, strict=True):
         entry.value = target.name

@@ -11,14 +11,8 @@ from attncli.text import visible
 
 # Model types whose positions begin behind the id of padding.
 _COUNTED_FROM_PADDING = (
-    "camembert",
-    "data2vec-text",
-    "longformer",
-    "mpnet",
-    "roberta",
-    "xlm-roberta",
-    "xlm-roberta-xl",
-)
+    "camembert", "data2vec-text", "longformer", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl",
+)  # fmt: skip
 
 
 def open_encoder(snapshot: Snapshot, special: bool, options: LoadOptions, reads_pictures: bool) -> InputEncoder:

@@ -59,9 +59,9 @@ class ExportedForward(torch.nn.Module):
             arguments["decoder_input_ids"] = arguments.pop("input_ids")
             arguments["attention_mask"] = arguments.pop("encoder_attention_mask")
             arguments["encoder_outputs"] = BaseModelOutput(arguments.pop("encoder_hidden_states"))
-        outputs = (
-            self.model(**arguments, use_cache=bool(past)) if self.names != ["pixel_values"] else self.model(**arguments)
-        )
+        if self.names != ["pixel_values"]:
+            arguments["use_cache"] = bool(past)
+        outputs = self.model(**arguments)
         if not past:
             return outputs[0]
         return outputs[0], *(part for layer in outputs.past_key_values for part in layer[:2])
@@ -81,26 +81,14 @@ def write(
             axes[name] = {0: "batch", 1: "encoder_sequence"}
     if any(name.startswith("past_") for name in names):
         axes["attention_mask"] = {0: "batch", 1: "total"}
-    plain = ExportedForward(model, names)
+    if exporter == "torchscript":
+        how |= {"dynamic_axes": axes, "opset_version": 17}
+    else:
+        how |= {"dynamic_shapes": {"inputs": tuple(axes.values())}, "external_data": False, "verbose": False}
+    plain, is_dynamo = ExportedForward(model, names), exporter == "dynamo"
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        if exporter == "torchscript":
-            torch.onnx.export(
-                plain, arguments, path, input_names=names, dynamic_axes=axes, dynamo=False, opset_version=17, **how
-            )
-        else:
-            shapes = {"inputs": tuple(axes.values())}
-            torch.onnx.export(
-                plain,
-                arguments,
-                path,
-                input_names=names,
-                dynamic_shapes=shapes,
-                dynamo=True,
-                external_data=False,
-                verbose=False,
-                **how,
-            )
+        torch.onnx.export(plain, arguments, path, input_names=names, dynamo=is_dynamo, **how)
     return path
 
 
