@@ -139,8 +139,7 @@ def test_an_example_runs(example: str, desk: Path, tiny_llama: str, attn: Callab
         words.append("--truncate")
         ids, model = torch.tensor([[1, 2, 3]]), AutoModelForCausalLM.from_pretrained(tiny_llama)
         write(desk / "model.onnx", model, {"input_ids": ids, "attention_mask": ids * 0 + 1})
-        for name in ("config.json", "tokenizer.json"):
-            shutil.copy(Path(tiny_llama) / name, desk)
+        shutil.copytree(tiny_llama, desk, dirs_exist_ok=True)
     arguments = [models.get(word, word) for word in words[1:]]
     if arguments[0] == "run":  # a program, which has a process of its own, and pytest a new one
         if "--prove" in arguments:

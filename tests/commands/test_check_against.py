@@ -62,11 +62,7 @@ def other_head(graph: onnx.GraphProto) -> None:
 PLANTED: dict[str, tuple[str, Plant, list[str]]] = {
     "causal": ("llama", without_mask, ["Layer 1, mask", "mask full instead of causal"]),
     "window": ("mistral", without_window, ["Layer 1, mask", "mask causal instead of window(4)"]),
-    "padding": (
-        "bert",
-        without_mask,
-        ["B, layer 1: the mask of padding is missing on the right", "; a token gives it a weight of up to"],
-    ),
+    "padding": ("bert", without_mask, ["B, layer 1: the mask of padding is missing on the right", "; a token gives"]),
     "left": ("llama", without_window, ["B, layer 1: the mask of padding is missing on the left; a token gives"]),
     "output": ("llama", other_head, ["Layer 1, last output: the attention agrees", "what follows it differs by 2."]),
     "base": ("llama", other_base, ["Layers 0-1, rotation", "rotary base 500000 instead of 10000"]),
@@ -137,7 +133,8 @@ def test_a_vision_transformer_reads_random_numbers(exports: Exports, attn: Run) 
     place = [index for index, node in enumerate(model.graph.node) if node.op_type == "Softmax"][1]
     scores = model.graph.node[place].input[0]
     model.graph.node[place].input[0] = "doubled"
-    model.graph.node.insert(place, helper.make_node("Add", [scores, scores], ["doubled"]))
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(2), "two"))
+    model.graph.node.insert(place, helper.make_node("Mul", [scores, "two"], ["doubled"]))
     onnx.save(model, path / "graph/planted.onnx")
     wrong = attn("check", "-m", path / "graph/planted.onnx", *against)
     assert (wrong.code, "Layer 1, scores: " in wrong.out) == (1, True)

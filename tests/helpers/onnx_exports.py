@@ -76,9 +76,7 @@ def write(
     axes: dict[str, dict[int, str]] = {name: {0: "batch", 1: "sequence"} for name in names}
     axes |= {name: {0: "batch", 2: "past"} for name in names if name.startswith("past_")}
     axes |= {name: {0: "batch"} for name in names if name == "pixel_values"}
-    for name in names:
-        if name.startswith("encoder_"):
-            axes[name] = {0: "batch", 1: "encoder_sequence"}
+    axes |= {name: {0: "batch", 1: "encoder_sequence"} for name in names if name.startswith("encoder_")}
     if any(name.startswith("past_") for name in names):
         axes["attention_mask"] = {0: "batch", 1: "total"}
     if exporter == "torchscript":
@@ -108,11 +106,8 @@ def exported(folder: Path, name: str, attention: str = "eager", exporter: Export
     if name == "t5":
         write(folder / "encoder_model.onnx", model.encoder, both, exporter, **how)
         states = torch.randn(2, len(IDS), 16)
-        of_decoder = {
-            "input_ids": ids[:, :4],
-            "encoder_hidden_states": states,
-            "encoder_attention_mask": torch.ones_like(ids),
-        }
+        of_decoder = {"input_ids": ids[:, :4], "encoder_hidden_states": states}
+        of_decoder["encoder_attention_mask"] = torch.ones_like(ids)
         write(folder / "decoder_model.onnx", model, of_decoder, exporter, **how)
         return folder
     return write(folder / "model.onnx", model, both, exporter, **how)

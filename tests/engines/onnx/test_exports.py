@@ -75,6 +75,7 @@ def test_cell(name: str, exporter: Exporter, attention: str, fused: str, tmp_pat
     check(trace_of(path, name), expected)
 
 
+@pytest.mark.system
 def test_attention_operator_of_dynamo(tmp_path: Path) -> None:
     path = exported(tmp_path, "llama", "sdpa", "dynamo", opset_version=23)
     assert "Attention" in {node.op_type for node in onnx.load(path).graph.node}
