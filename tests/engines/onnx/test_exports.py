@@ -64,13 +64,12 @@ def test_cell(name: str, exporter: Exporter, attention: str, fused: str, tmp_pat
     path, expected = export(tmp_path, model, attention, exporter), weights_of(model)
     check(trace_of(path, name), expected)
     kind, heads = (model, 2) if model in ("bert", "gpt2", "t5", "vit") else ("gpt2", 4)
-    files, operators = [path] if path.is_file() else sorted(path.glob("*.onnx")), set[str]()
+    files = [path] if path.is_file() else sorted(path.glob("*.onnx"))
     if fused == "IndexError":  # a version that optimizes it, and what attn reads then, shall be noticed
         with pytest.raises(IndexError):
             optimized(path, kind, heads)
         return
-    for file in files:
-        operators |= {node.op_type for node in onnx.load(optimized(file, kind, heads)).graph.node}
+    operators = {node.op_type for file in files for node in onnx.load(optimized(file, kind, heads)).graph.node}
     assert (",".join(sorted(one for one in operators if "Attention" in one)) or "none") == fused
     check(trace_of(path, name), expected)
 
