@@ -185,7 +185,7 @@ def _run_of(environment: Environment, request: options.CommonOptions, model: str
     from attncli.trace.selection import Indices
 
     job = trace_job(request.changed(model=model, from_=None), None, layers=Indices("layer", None))
-    with loading(environment, model, None):
+    with loading(environment, model):
         return side_of(source_of(**job.options), model or "toy", text, request.texts.pair)
 
 
