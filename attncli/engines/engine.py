@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,21 +44,19 @@ def open_checkpoint(
     how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "options": chosen}
     if snapshot.onnx:
         return _open_onnx(snapshot, layers, heads, generate, how)
-    in_torch = cache(partial(_open_in_torch, snapshot, layers, heads, generate, how))
     if chosen.engine == "transformers" or _reads_pictures(snapshot, chosen):
-        return in_torch()
+        return _open_in_torch(snapshot, layers, heads, generate, how)
     try:
         if generate:
             raise UnsupportedError("it writes no tokens")
         if chosen.engine == "verify" and chosen.dtype == "auto":  # the type in which transformers would compute
             raise UnsupportedError("it computes in float32 only")
-        native = NativeSource(NativeCheckpoint(snapshot, layers, heads, **how), chosen.engine, snapshot, in_torch)
+        native = NativeCheckpoint(snapshot, layers, heads, **how)
     except UnsupportedError as error:
         _check_fallback(snapshot, error, chosen.engine)
-        return in_torch()
-    if chosen.engine == "verify":
-        in_torch()  # raises its refusals before a sentence is read
-    return native
+        return _open_in_torch(snapshot, layers, heads, generate, how)
+    verify = chosen.engine == "verify"
+    return NativeSource(native, _open_in_torch(snapshot, layers, heads, generate, how) if verify else None)
 
 
 def _open_onnx(snapshot: Snapshot, layers: Indices, heads: Indices, generate: int, how: dict[str, Any]) -> OpenModel:
@@ -110,25 +107,20 @@ def _resolved(model: str, options: Mapping[str, Any], for_writing: bool = False)
 
 
 class NativeSource(OpenModel):
-    """A checkpoint of the native engine, with transformers for the sentences that it declines, or to compare with.
-
-    The engine of a sentence does not depend on its neighbours: a resumed run gives the same answers.
-    """
+    """A checkpoint of the native engine, perhaps with a reference of transformers to compare with."""
 
     can_batch = True
 
-    def __init__(
-        self, native: NativeCheckpoint, engine: str, snapshot: Snapshot, in_torch: Callable[[], OpenModel]
-    ) -> None:
+    def __init__(self, native: NativeCheckpoint, reference: OpenModel | None) -> None:
         self.name, self.attention_layers = native.name, range(len(native.model.spec.layers))
-        self.parallel_from = PARALLEL_FROM_LATE if engine == "verify" else PARALLEL_FROM
-        self._native, self._engine, self._snapshot, self._in_torch = native, engine, snapshot, in_torch
+        self.parallel_from = PARALLEL_FROM if reference is None else PARALLEL_FROM_LATE
+        self._native, self._reference = native, reference
 
     def with_mask(self, mask: str | None) -> NativeSource:
         """Return the same model under another mask; see `OpenModel.with_mask`."""
         other = copy(self)
-        other._native, in_torch = self._native.with_mask(mask), self._in_torch
-        other._in_torch = cache(lambda: in_torch().with_mask(mask))
+        other._native = self._native.with_mask(mask)
+        other._reference = self._reference and self._reference.with_mask(mask)
         return other
 
     def predictor(self) -> Predictor:
@@ -151,16 +143,12 @@ class NativeSource(OpenModel):
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Return the attention of each sentence, in order; see `Source.traces`."""
         self.check_target(target)
-        return self._native.traces(list(as_list(texts)), pair, partial(self._finish, pair))
-
-    def _finish(self, pair: str | None, text: str, answer: Trace | UnsupportedError) -> Trace:
-        if isinstance(answer, UnsupportedError):
-            _check_fallback(self._snapshot, answer, self._engine)
-            return self._in_torch().trace(text, pair)
-        if self._engine != "verify":
-            return answer
-        layers = zip(answer.layers, self._in_torch().trace(text, pair).layers, strict=True)
-        return replace(answer, layers=tuple(_compared(*both, answer.source.dtype) for both in layers))
+        sentences = list(as_list(texts))
+        for text, trace in zip(sentences, self._native.traces(sentences, pair), strict=True):
+            if self._reference is not None:
+                layers = zip(trace.layers, self._reference.trace(text, pair).layers, strict=True)
+                trace = replace(trace, layers=tuple(_compared(*both, trace.source.dtype) for both in layers))
+            yield trace
 
 
 def _compared(layer: LayerTrace, reference: LayerTrace, dtype: str) -> LayerTrace:

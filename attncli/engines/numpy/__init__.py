@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["NativeCheckpoint", "UnsupportedError", "load_alone"]
 
 _log = logging.getLogger(__name__)
-Finish = Callable[[str, Trace | UnsupportedError], Trace]
-"""Function from a sentence and its answer, or the reason to decline it, to its trace."""
 
 
 class NativeCheckpoint:
@@ -85,6 +82,7 @@ class NativeCheckpoint:
         head = weights.prefix or spec.prefix
         notes = check_unread(model, weights.unread(expected), modules, head, is_undone=bool(store.form))
         types = check_types(model, store, expected, head)
+        weights.check_readable(expected)
         form = store.form or (" and ".join(sorted(types - {"float32"})) if options.dtype == "auto" else "")
         tokenizer, rows = open_tokenizer(), spec.embedding.tokens.rows
         encoder = InputEncoder(model, tokenizer, special, spec.positions, options.truncate, rows)
@@ -118,30 +116,30 @@ class NativeCheckpoint:
         """Return the forward pass of a sentence, without computing it."""
         return NativeForward(self.model, TokenIds.of(self.encoder.encode(text, pair, None)), self._mask)
 
-    def traces(self, texts: Sequence[str], pair: str | None, finish: Finish) -> Iterator[Trace]:
-        """Yield the attention of each sentence, in order, as `finish` makes it of the answer or the reason to decline.
+    def traces(self, texts: Sequence[str], pair: str | None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; InputError where its numbers are not finite.
 
         Consecutive sentences are packed (`forward.RaggedBatch`), by their lengths and the model's widths alone.
         """
         pack: list[EncodedInput] = []
-        tokens = start = 0
+        tokens = 0
         for text in texts:
             try:
                 sentence = self.encoder.encode(text, pair, None)
             except AttnError:
-                yield from map(finish, texts[start:], self._answered(pack))
+                yield from self._recorded(pack)
                 raise
             length = len(sentence.tokens)
             if pack and tokens + length > self.model.batch_tokens:
-                yield from map(finish, texts[start:], self._answered(pack))
-                pack, tokens, start = [], 0, start + len(pack)
+                yield from self._recorded(pack)
+                pack, tokens = [], 0
             pack.append(sentence)
             tokens += length
-        yield from map(finish, texts[start:], self._answered(pack))
+        yield from self._recorded(pack)
 
-    def _answered(self, pack: Sequence[EncodedInput]) -> Iterable[Trace | UnsupportedError]:
+    def _recorded(self, pack: Sequence[EncodedInput]) -> Iterator[Trace]:
         if not pack:
-            return ()
+            return
         begun, tokens, failure = perf_counter(), sum(len(item.tokens) for item in pack), None
         try:
             recorded = self.model.record([*map(TokenIds.of, pack)], self.layers, self._heads, self._mask)
@@ -150,19 +148,24 @@ class NativeCheckpoint:
         if failure is None:
             of_many = f" of {len(pack)} sentences" if len(pack) > 1 else ""
             _log.info("ran %d tokens%s in %.3f s", tokens, of_many, perf_counter() - begun)
-            return map(self._trace, pack, recorded)
-        if len(pack) > 1:  # the sentence that fails shows when each is alone
-            return chain.from_iterable(self._answered([item]) for item in pack)
-        if isinstance(failure, UnsupportedError):
-            return (failure,)
-        if isinstance(failure, MemoryError):
+            yield from map(self._trace, pack, recorded)
+        elif len(pack) > 1:  # the sentence that fails shows when each is alone
+            for item in pack:
+                yield from self._recorded([item])
+        elif isinstance(failure, MemoryError):
             raise InputError(f"{tokens} tokens do not fit into memory; give fewer tokens or layers") from None
-        raise failure
+        elif isinstance(failure, UnsupportedError):
+            raise self._declined(failure)
+        else:
+            raise failure
 
-    def _trace(self, sentence: EncodedInput, layers: list[LayerTrace]) -> Trace | UnsupportedError:
+    def _declined(self, why: object) -> InputError:
+        return InputError(f"the native engine does not compute this text: {why}; give --engine transformers")
+
+    def _trace(self, sentence: EncodedInput, layers: list[LayerTrace]) -> Trace:
         arrays = (array for item in layers for array in (item.q, item.k, item.v) if array is not None)
         if not all(map(_is_finite, arrays)):
-            return UnsupportedError("some of its numbers are not finite")
+            raise self._declined("some of its numbers are not finite")
         by_index = {item.layer: item for item in layers}
         tokens, recorded = sentence.tokens, tuple(by_index[index] for index in self.layers)
         forward = NativeForward(self.model, TokenIds.of(sentence), self._mask)
