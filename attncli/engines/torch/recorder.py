@@ -16,7 +16,7 @@ from attncli.engines.torch.attention_modules import Sublayer as Sublayer
 from attncli.engines.torch.attention_modules import find_attention_modules
 from attncli.errors import AttnError, InputError, NotExposedError, UsageError
 from attncli.masks.expressions import Expression, RuleMask
-from attncli.recording.call import AttentionCall, MaskArgument
+from attncli.recording.call import AttentionCall
 from attncli.recording.notes import Notes
 from attncli.recording.to_trace import to_layer
 from attncli.recording.watch import watching
@@ -198,7 +198,7 @@ class Recorder:
     def _add(self, calls: Sequence[AttentionCall], sublayer: Sublayer, groups: int) -> None:
         index, kind = sublayer
         rows, columns = (side.stop for side in self._batch.whole.of(kind))
-        if (call := _windows_of(calls, rows) or _joined(calls)) is None:
+        if (call := _joined(calls)) is None:
             raise NotExposedError(f"layer {index} makes its weights of several softmaxes; attn reads one")
         _, count, queries, keys = call.shape
         if (queries, keys) != (rows, columns):
@@ -254,20 +254,6 @@ def _with_shared_keys(call: AttentionCall, groups: int) -> AttentionCall:
     return replace(call, **shared) if is_shared else call  # type: ignore[arg-type]
 
 
-def _windows_of(calls: Sequence[AttentionCall], count: int) -> AttentionCall | None:
-    """Merge calls for consecutive windows, as of Qwen2.5-VL's vision tower; None unless they have `count` positions."""
-    sizes, sides = [call.shape[2] for call in calls], _sides(calls)
-    if sides is None or len(calls) == 1 or any(call.masks for call in calls):
-        return None
-    if sum(sizes) != count or sizes != [call.shape[3] for call in calls]:
-        return None
-    q, k, v, output = (torch.cat(side, dim=2) for side in sides)
-    window = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    masks = (MaskArgument("windows", (window[:, None] == window)[None, None], "attend"),)
-    shape = (*calls[0].shape[:2], count, count)
-    return replace(calls[0], shape=shape, masks=masks, q=q, k=k, v=v, output=output, scores=None, weights=None)
-
-
 def _joined(calls: Sequence[AttentionCall]) -> AttentionCall | None:
     """Merge calls with the same scores, their values side by side; None if the scores differ.
 
@@ -277,17 +263,12 @@ def _joined(calls: Sequence[AttentionCall]) -> AttentionCall | None:
     first, *rest = calls = sorted(calls, key=lambda call: 0 if call.q is None else -call.q.shape[-1])
     if not rest:
         return first
-    sides = _sides(calls)
-    if sides is None or not all(_has_same_scores(first, other) for other in rest):
+    sides = [[getattr(call, name) for call in calls] for name in ("q", "k", "v", "output")]
+    is_whole = all(tensor is not None for side in sides for tensor in side)
+    if not is_whole or not all(_has_same_scores(first, other) for other in rest):
         return None
     _, _, v, output = (torch.cat(side, dim=-1) for side in sides)
     return replace(first, v=v, output=output)
-
-
-def _sides(calls: Sequence[AttentionCall]) -> list[list[torch.Tensor]] | None:
-    """Return the queries, keys, values and outputs of calls; None if one lacks any."""
-    sides = [[getattr(call, name) for call in calls] for name in ("q", "k", "v", "output")]
-    return None if any(tensor is None for side in sides for tensor in side) else sides
 
 
 def _has_same_scores(call: AttentionCall, other: AttentionCall) -> bool:
