@@ -30,7 +30,6 @@ PICKLE = "pytorch_model.bin"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
 ADAPTER = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-ADAPTER_PICKLE = "adapter_model.bin"
 LORA = "LORA"  # the kind of adapter that is read, as peft_type names it
 TEMPLATE = "chat_template.jinja"
 TEMPLATES = "additional_chat_templates"  # the one folder of a checkpoint's in which transformers reads any file

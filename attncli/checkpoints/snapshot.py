@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.checkpoints.checkpoint_folder import (
     ADAPTER,
-    ADAPTER_PICKLE,
     ADAPTER_WEIGHTS,
     CONFIG,
     LORA,
@@ -174,7 +173,7 @@ def _is_whole(files: CheckpointFolder, options: LoadOptions, for_writing: bool) 
     if options.trust_remote_code or (for_writing and "generation_config.json" not in files):
         return False
     if ADAPTER in files:
-        return ADAPTER_WEIGHTS in files or ADAPTER_PICKLE in files
+        return ADAPTER_WEIGHTS in files
     has_all = {CONFIG, "tokenizer.json", "tokenizer_config.json"} <= files.sizes.keys() and files.has_weights
     has_template = TEMPLATE in files or "chat_template" in files.read_json("tokenizer_config.json")
     return has_all and (not options.chat or has_template)
@@ -198,7 +197,7 @@ def _downloaded(
 
 def _is_small(file: str, size: int) -> bool:
     """Return whether a file is always downloaded: weights of an adapter are, those of a model are not."""
-    if file in (ADAPTER_WEIGHTS, ADAPTER_PICKLE):
+    if file == ADAPTER_WEIGHTS:
         return True
     is_text = file.endswith(TEXTS) and file != "trainer_state.json" and size <= MOST_TEXT
     return is_text and "/" not in file.removeprefix(TEMPLATES + "/")
