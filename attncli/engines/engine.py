@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from attncli.checkpoints.options import EngineOptions, checked_options
 from attncli.checkpoints.snapshot import Snapshot, resolve
 from attncli.engines.numpy import NativeCheckpoint, UnsupportedError
-from attncli.engines.source import PARALLEL_FROM, PARALLEL_FROM_LATE, OpenModel
+from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
 from attncli.errors import NotExposedError, UsageError, require
 from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace, Proof
@@ -21,10 +20,8 @@ from attncli.trace.selection import Indices
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
-    from attncli.engines.numpy import NativeForward
     from attncli.engines.predictor import Predictor
     from attncli.engines.torch.engine import Checkpoint
-    from attncli.trace.tokens import Tokens
 
 _log = logging.getLogger(__name__)
 
@@ -51,12 +48,14 @@ def open_checkpoint(
             raise UnsupportedError("it writes no tokens")
         if chosen.engine == "verify" and chosen.dtype == "auto":  # the type in which transformers would compute
             raise UnsupportedError("it computes in float32 only")
-        native = NativeCheckpoint(snapshot, layers, heads, **how)
+        if chosen.engine != "verify":
+            return NativeCheckpoint(snapshot, layers, heads, **how)
+        verified = VerifiedCheckpoint(snapshot, layers, heads, **how)
     except UnsupportedError as error:
         _check_fallback(snapshot, error, chosen.engine)
         return _open_in_torch(snapshot, layers, heads, generate, how)
-    verify = chosen.engine == "verify"
-    return NativeSource(native, _open_in_torch(snapshot, layers, heads, generate, how) if verify else None)
+    verified.reference = _open_in_torch(snapshot, layers, heads, generate, how)
+    return verified
 
 
 def _open_onnx(snapshot: Snapshot, layers: Indices, heads: Indices, generate: int, how: dict[str, Any]) -> OpenModel:
@@ -106,49 +105,24 @@ def _resolved(model: str, options: Mapping[str, Any], for_writing: bool = False)
     return chosen, snapshot
 
 
-class NativeSource(OpenModel):
-    """A checkpoint of the native engine, perhaps with a reference of transformers to compare with."""
+class VerifiedCheckpoint(NativeCheckpoint):
+    """A checkpoint of the native engine, whose layers are compared with those of a reference."""
 
-    can_batch = True
+    parallel_from = PARALLEL_FROM_LATE
+    reference: OpenModel
 
-    def __init__(self, native: NativeCheckpoint, reference: OpenModel | None) -> None:
-        self.name, self.attention_layers = native.name, range(len(native.model.spec.layers))
-        self.parallel_from = PARALLEL_FROM if reference is None else PARALLEL_FROM_LATE
-        self._native, self._reference = native, reference
-
-    def with_mask(self, mask: str | None) -> NativeSource:
-        """Return the same model under another mask; see `OpenModel.with_mask`."""
-        other = copy(self)
-        other._native = self._native.with_mask(mask)
-        other._reference = self._reference and self._reference.with_mask(mask)
+    def with_mask(self, mask: str | None) -> Self:
+        """Return the same models under another mask; see `OpenModel.with_mask`."""
+        other = super().with_mask(mask)
+        other.reference = self.reference.with_mask(mask)
         return other
 
-    def predictor(self) -> Predictor:
-        """Return the native engine's predictor; see `OpenModel.predictor`."""
-        try:
-            return self._native.predictor()
-        except UnsupportedError as error:
-            raise NotExposedError(f"{error}; give a causal language model, such as -m demo") from None
-
-    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
-        """Return the tokens of a sentence; see `OpenModel.tokens`."""
-        self.check_target(target)
-        tokens = self._native.encoder.encode(text, pair, None).tokens
-        return tokens, tokens
-
-    def forward(self, text: str, pair: str | None = None) -> NativeForward:
-        """Return the forward pass of a sentence, without computing it."""
-        return self._native.forward(text, pair)
-
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
-        """Return the attention of each sentence, in order; see `Source.traces`."""
-        self.check_target(target)
+        """Yield the attention of each sentence, in order; see `Source.traces`."""
         sentences = list(as_list(texts))
-        for text, trace in zip(sentences, self._native.traces(sentences, pair), strict=True):
-            if self._reference is not None:
-                layers = zip(trace.layers, self._reference.trace(text, pair).layers, strict=True)
-                trace = replace(trace, layers=tuple(_compared(*both, trace.source.dtype) for both in layers))
-            yield trace
+        for text, trace in zip(sentences, super().traces(sentences, pair, target), strict=True):
+            layers = zip(trace.layers, self.reference.trace(text, pair).layers, strict=True)
+            yield replace(trace, layers=tuple(_compared(*both, trace.source.dtype) for both in layers))
 
 
 def _compared(layer: LayerTrace, reference: LayerTrace, dtype: str) -> LayerTrace:

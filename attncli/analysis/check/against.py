@@ -16,7 +16,7 @@ from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot, resolve
 from attncli.checkpoints.tensors.open_store import open_store
 from attncli.engines import open_source
-from attncli.engines.engine import NativeSource
+from attncli.engines.numpy import NativeCheckpoint
 from attncli.errors import UsageError
 from attncli.files import to_float32
 from attncli.masks.findings import Finding
@@ -131,7 +131,7 @@ def _compare_decoder(agreement: Agreement, ours: OpenModel, theirs: OpenModel, t
 
 def _last_outputs(source: OpenModel, text: str) -> Iterator[Array]:
     """Yield the last hidden states of a checkpoint and its logits, as far as the native engine computes them."""
-    if isinstance(source, NativeSource):
+    if isinstance(source, NativeCheckpoint):
         forward = source.forward(text)
         *_, layer = computed_side(forward, source.name).layers()
         x, model = layer.arrays["next"], forward.model

@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -24,8 +24,9 @@ from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 from attncli.engines.numpy.families import model_spec
 from attncli.engines.numpy.forward import Model, TokenIds
 from attncli.engines.numpy.model_spec import ModelWeights
+from attncli.engines.source import PARALLEL_FROM, OpenModel
 from attncli.errors import AttnError, InputError, NotExposedError, UsageError
-from attncli.text import visible
+from attncli.text import as_list, visible
 from attncli.trace.selection import Indices
 from attncli.trace.trace import Provenance, Trace
 
@@ -37,20 +38,24 @@ if TYPE_CHECKING:
     from attncli.engines.predictor import Predictor
     from attncli.masks.expressions import Expression
     from attncli.trace.layer import LayerTrace
+    from attncli.trace.tokens import Tokens
 
 __all__ = ["NativeCheckpoint", "UnsupportedError", "load_alone"]
 
 _log = logging.getLogger(__name__)
 
 
-class NativeCheckpoint:
-    """A model and its tokenizer, opened once; see `attncli.engines.engine.open_checkpoint` for the arguments.
+class NativeCheckpoint(OpenModel):
+    """A model and its tokenizer, opened once; see `open_source` for the arguments and `Source` for the methods.
 
     Raises:
         UnsupportedError: this engine does not compute it.
         LoadError: its files are damaged, or do not belong together.
         UsageError: there is no such layer, head or kind.
     """
+
+    can_batch = True
+    parallel_from = PARALLEL_FROM
 
     def __init__(
         self,
@@ -69,7 +74,7 @@ class NativeCheckpoint:
         spec = model_spec(ConfigReader(config))
         if kind not in (None, "self"):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has self attention")
-        self._mask = _parse_mask(mask)
+        self._mask, self.attention_layers = _parse_mask(mask), range(len(spec.layers))
         self.layers = layers.resolve(len(spec.layers), visible(model))
         self._heads = heads.resolve(spec.heads.count, f"each layer of {visible(model)}")
         family, last = config["model_type"], max(self.layers)
@@ -93,14 +98,14 @@ class NativeCheckpoint:
         self.source = Provenance("pretrained", model=model, **how)
         _log.info("native engine: float32 on cpu")
 
-    def with_mask(self, mask: str | None) -> NativeCheckpoint:
-        """Return the same model under another mask; None is its own."""
+    def with_mask(self, mask: str | None) -> Self:
+        """Return the same model under another mask; see `OpenModel.with_mask`."""
         other = copy(self)
         other._mask = _parse_mask(mask)
         return other
 
     def predictor(self) -> Predictor:
-        """Return the predictor of next tokens; NotExposedError if it is no causal language model."""
+        """Return the predictor of next tokens; see `OpenModel.predictor`."""
         from attncli.engines.numpy.ablation import cut_logits
         from attncli.engines.predictor import Predictor
 
@@ -108,22 +113,32 @@ class NativeCheckpoint:
         if spec.unembedding is None:
             shown = f"{visible(self.name)} ({self.source.architecture})"
             raise NotExposedError(f"{shown} is an encoder, which predicts no next token; give a causal model: -m demo")
-        _ = self.model.unembedding_name  # refused before a sentence is read
+        try:
+            _ = self.model.unembedding_name  # refused before a sentence is read
+        except UnsupportedError as error:
+            raise NotExposedError(f"{error}; give a causal language model, such as -m demo") from None
         layers, masks = len(spec.layers), [layer.mask for layer in spec.layers]
         return Predictor(self.source, self.encoder, layers, spec.heads.count, partial(cut_logits, self.model), masks)
 
-    def forward(self, text: str, pair: str | None) -> NativeForward:
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return the tokens of a sentence; see `OpenModel.tokens`."""
+        self.check_target(target)
+        tokens = self.encoder.encode(text, pair, None).tokens
+        return tokens, tokens
+
+    def forward(self, text: str, pair: str | None = None) -> NativeForward:
         """Return the forward pass of a sentence, without computing it."""
         return NativeForward(self.model, TokenIds.of(self.encoder.encode(text, pair, None)), self._mask)
 
-    def traces(self, texts: Sequence[str], pair: str | None) -> Iterator[Trace]:
-        """Yield the attention of each sentence, in order; InputError where its numbers are not finite.
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; see `Source.traces`.
 
         Consecutive sentences are packed (`forward.RaggedBatch`), by their lengths and the model's widths alone.
         """
+        self.check_target(target)
         pack: list[EncodedInput] = []
         tokens = 0
-        for text in texts:
+        for text in as_list(texts):
             try:
                 sentence = self.encoder.encode(text, pair, None)
             except AttnError:
