@@ -12,7 +12,7 @@ import numpy as np
 from attncli.checkpoints.options import EngineOptions, checked_options
 from attncli.checkpoints.snapshot import Snapshot, resolve
 from attncli.engines.numpy import NativeCheckpoint, UnsupportedError
-from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
+from attncli.engines.source import ON_REQUEST, OpenModel
 from attncli.errors import NotExposedError, UsageError, require
 from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace, Proof
@@ -108,7 +108,7 @@ def _resolved(model: str, options: Mapping[str, Any], for_writing: bool = False)
 class VerifiedCheckpoint(NativeCheckpoint):
     """A checkpoint of the native engine, whose layers are compared with those of a reference."""
 
-    parallel_from = PARALLEL_FROM_LATE
+    parallel_from = ON_REQUEST
     reference: OpenModel
 
     def with_mask(self, mask: str | None) -> Self:

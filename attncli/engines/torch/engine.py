@@ -16,7 +16,7 @@ from attncli.encoding import auto_tokenizer
 from attncli.encoding.chat import open_chat
 from attncli.encoding.encode import EncodedInput, InputEncoder
 from attncli.engines.predictor import Predictor
-from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
+from attncli.engines.source import ON_REQUEST, OpenModel
 from attncli.engines.torch import batch, load
 from attncli.engines.torch.configuration import attention_layers, head_count, instead, layer_count, other_layers
 from attncli.engines.torch.predictor import CutRuns, check_causal, check_no_future, continued
@@ -47,7 +47,7 @@ class Checkpoint(OpenModel):
 
     can_batch = True
     reads: Mapping[str, str] = {}  # other inputs than text, for the source of a trace
-    parallel_from = PARALLEL_FROM_LATE  # its imports take seconds, and torch multiplies on all cores already
+    parallel_from = ON_REQUEST
 
     def __init__(
         self,
