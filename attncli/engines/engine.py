@@ -37,7 +37,7 @@ def open_checkpoint(
         from attncli.masks.parser import parse
 
         parse(mask)
-    chosen, snapshot = _resolved(model, options, generate > 0)
+    chosen, snapshot = _resolved(model, options)
     how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "options": chosen}
     if snapshot.onnx:
         return _open_onnx(snapshot, layers, heads, generate, how)
@@ -95,10 +95,10 @@ def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
     return _open_in_torch(snapshot, layers, heads, 1, how).predictor()
 
 
-def _resolved(model: str, options: Mapping[str, Any], for_writing: bool = False) -> tuple[EngineOptions, Snapshot]:
+def _resolved(model: str, options: Mapping[str, Any]) -> tuple[EngineOptions, Snapshot]:
     """Return the checked options of a checkpoint, and its files."""
     chosen = checked_options(options, EngineOptions, "--model; it belongs to the toy layer")
-    snapshot = resolve(model, chosen, for_writing=for_writing)
+    snapshot = resolve(model, chosen)
     if snapshot.gguf is not None and chosen.engine in ("transformers", "verify"):
         shown = f"{visible(snapshot.name)} is a GGUF file, which only the native engine reads"
         raise NotExposedError(f"--engine {chosen.engine}: {shown}; drop the option")
