@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from attncli.checkpoints.hub import BRINGS_CODE, silence_transformers, translate_errors
 from attncli.checkpoints.tensors import unknown_quantization
 from attncli.encoding.encode import IdTokenizer, TokenizerOutput
-from attncli.encoding.fast_tokenizer import read_vocabulary
+from attncli.encoding.fast_tokenizer import AFTER_PADDING, read_vocabulary
 from attncli.errors import LoadError, require
 from attncli.text import visible
 
@@ -28,11 +28,6 @@ _LOOKED_FOR = ("tokenizer.json", "tokenizer.model", "spiece.model", "tekken.json
 _VOCABULARIES = (*_LOOKED_FOR, ".model", ".spm", ".tokenizer", ".codes", "dict.txt")
 _OF_SENTENCEPIECE = (".model", ".spm")
 
-# RoBERTa and similar models number their positions from the one after the padding's.
-_AFTER_PADDING = frozenset({
-    "camembert", "data2vec-text", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
-    "prophetnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
-})  # fmt: skip
 _POSITIONS = ("max_position_embeddings", "max_seq_len", "max_target_positions", "max_text_positions")
 
 
@@ -82,7 +77,7 @@ def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[Any, int | Non
     tokenizer = load_tokenizer(snapshot, options, config)
     if config is not None:
         limit = positions(config)
-        is_shifted = limit is not None and config.model_type in _AFTER_PADDING and config.pad_token_id is not None
+        is_shifted = limit is not None and config.model_type in AFTER_PADDING and config.pad_token_id is not None
         return tokenizer, limit - config.pad_token_id - 1 if is_shifted else limit
     limit = tokenizer.model_max_length
     return tokenizer, limit if limit < sys.maxsize else None  # transformers writes "no limit" as 1e30

@@ -30,10 +30,6 @@ from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Provenance, Trace
 
 _log = logging.getLogger(__name__)
-_DIFFLLAMA = (
-    "diffllama subtracts the outputs of the second half of the heads, times a number of the layer, from those of the "
-    "first half; the weights are those before"
-)
 
 
 class Checkpoint(OpenModel):
@@ -90,8 +86,7 @@ class Checkpoint(OpenModel):
         text_part = self.whole.get_submodule(self.part.path)
         self.model = text_part.base_model if generate else text_part
         unshown = (f"layer {index} has {instead(kind)}; it is not shown" for index, kind in missing.items())
-        about = [_DIFFLLAMA] if config.model_type == "diffllama" else []
-        self.notes = (*unshown, *about, *of_weights)
+        self.notes = (*unshown, *of_weights)
         self.encoder = reader(self.model)
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:

@@ -198,8 +198,9 @@ class Recorder:
     def _add(self, calls: Sequence[AttentionCall], sublayer: Sublayer, groups: int) -> None:
         index, kind = sublayer
         rows, columns = (side.stop for side in self._batch.whole.of(kind))
-        if (call := _joined(calls)) is None:
+        if len(calls) > 1:
             raise NotExposedError(f"layer {index} makes its weights of several softmaxes; attn reads one")
+        (call,) = calls
         _, count, queries, keys = call.shape
         if (queries, keys) != (rows, columns):
             raise NotExposedError(
@@ -252,31 +253,6 @@ def _with_shared_keys(call: AttentionCall, groups: int) -> AttentionCall:
     shared = {"k": k[:, ::groups], "v": v[:, ::groups]}
     is_shared = all(torch.equal(shared[name].repeat_interleave(groups, 1), getattr(call, name)) for name in shared)
     return replace(call, **shared) if is_shared else call  # type: ignore[arg-type]
-
-
-def _joined(calls: Sequence[AttentionCall]) -> AttentionCall | None:
-    """Merge calls with the same scores, their values side by side; None if the scores differ.
-
-    DiffLlama weighs two values with one map, and so does LiLT, the text's and the layout's.
-    """
-    # The widest queries first: LiLT's text.
-    first, *rest = calls = sorted(calls, key=lambda call: 0 if call.q is None else -call.q.shape[-1])
-    if not rest:
-        return first
-    sides = [[getattr(call, name) for call in calls] for name in ("q", "k", "v", "output")]
-    is_whole = all(tensor is not None for side in sides for tensor in side)
-    if not is_whole or not all(_has_same_scores(first, other) for other in rest):
-        return None
-    _, _, v, output = (torch.cat(side, dim=-1) for side in sides)
-    return replace(first, v=v, output=output)
-
-
-def _has_same_scores(call: AttentionCall, other: AttentionCall) -> bool:
-    if call.scores is not None and other.scores is not None:
-        return torch.equal(call.scores.nan_to_num(), other.scores.nan_to_num())
-    kinds = {(each.scale, each.is_causal, len(each.masks)) for each in (call, other)}
-    sides: list[list[Any]] = [[each.q, each.k, *(mask.values for mask in each.masks)] for each in (call, other)]
-    return len(kinds) == 1 and all(map(torch.equal, *sides))
 
 
 def _following(layer: LayerTrace, mask: Expression) -> LayerTrace:
