@@ -140,7 +140,6 @@ class Recorder:
         self.calls: dict[Sublayer, AttentionCall] = {}
         self._run: tuple[Any, int | None] | None = None  # the module that ran last, and which of its runs it was
         self._sublayer: Sublayer | None = None
-        self._pending: list[AttentionCall] = []  # its calls
         self._failure: AttnError | None = None
         kinds = [kind for kind in kinds if request.kind in (None, kind)]
         self._requested = {(index, kind) for kind in kinds for index in modules.layers[kind] if index in request.layers}
@@ -161,20 +160,25 @@ class Recorder:
             yield
 
     def record(self, call: AttentionCall) -> None:
-        """Keep a call of a chosen layer until the next one of another module."""
+        """Record a call of a chosen layer; `finish` raises its error, as a watch only makes a note of it."""
         module = self._module(call.place.module or "")
         sublayer = self._modules.sublayer(module, {kind: len(order) for kind, order in self._order.items()})
         if id(module) not in self._own or sublayer is None:
             return
         run = module, None if call.slices is None else call.slices.forward
-        if run != self._run:
-            self._flush()
+        is_again = run == self._run
+        if not is_again:
             self._run, self._sublayer = run, sublayer
             self._order.setdefault(sublayer[1], []).append(sublayer[0])
-        if self._sublayer in self._requested:
-            # A copy: Nystromformer adds to it in place.
-            output = None if call.output is None else call.output.clone()
-            self._pending.append(replace(call, output=output, output_of="the output of the model's own attention"))
+        if self._sublayer is None or self._sublayer not in self._requested:
+            return
+        try:
+            if is_again:
+                several = f"layer {self._sublayer[0]} makes its weights of several softmaxes"
+                raise NotExposedError(f"{several}; attn reads one")
+            self._add(call, self._sublayer, getattr(module, "num_key_value_groups", 1))
+        except AttnError as error:
+            self._failure = self._failure or error
 
     def _module(self, name: str) -> Any:
         """Return the innermost attention module of those that a name leads through, or else the one of that name."""
@@ -183,24 +187,9 @@ class Recorder:
             path = path.rpartition(".")[0]
         return self._part.get_submodule(path or name)
 
-    def _flush(self) -> None:
-        """Record the module that ran last; `finish` raises the error, as a watch only makes a note of it."""
-        calls, self._pending = self._pending, []
-        if not calls:
-            return
-        assert self._sublayer is not None
-        assert self._run is not None
-        try:
-            self._add(calls, self._sublayer, getattr(self._run[0], "num_key_value_groups", 1))
-        except AttnError as error:
-            self._failure = self._failure or error
-
-    def _add(self, calls: Sequence[AttentionCall], sublayer: Sublayer, groups: int) -> None:
+    def _add(self, call: AttentionCall, sublayer: Sublayer, groups: int) -> None:
         index, kind = sublayer
         rows, columns = (side.stop for side in self._batch.whole.of(kind))
-        if len(calls) > 1:
-            raise NotExposedError(f"layer {index} makes its weights of several softmaxes; attn reads one")
-        (call,) = calls
         _, count, queries, keys = call.shape
         if (queries, keys) != (rows, columns):
             raise NotExposedError(
@@ -209,7 +198,7 @@ class Recorder:
             )
         if call.unsupported is not None:
             raise NotExposedError(f"layer {index}: attn cannot read {call.unsupported}")
-        call = _with_shared_keys(call, groups)
+        call = replace(_with_shared_keys(call, groups), output_of="the output of the model's own attention")
         if self._request.keeps_calls:
             self.calls[sublayer] = call
         if call.scale is not None:  # scores before the mask are derived, as of a fused kernel
@@ -221,7 +210,6 @@ class Recorder:
 
     def finish(self, architecture: str) -> None:
         """Raise NotExposedError unless every layer ran once, and in order, as far as the pass went."""
-        self._flush()
         if self._failure is not None:
             raise self._failure
         for kind, order in self._order.items():
