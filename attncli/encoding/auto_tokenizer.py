@@ -136,18 +136,14 @@ class PythonTokenizer:
         inputs = dict(self._tokenizer(*texts[:1], **how))
         ids = [int(value) for value in inputs["input_ids"]]
         pieces = map(self._tokenizer.convert_ids_to_tokens, ids)
-        uncut = how | {"truncation": False, "max_length": None}
-        bare = list(self._tokenizer(*texts[:1], **uncut | {"add_special_tokens": False})["input_ids"])
-        full = list(self._tokenizer(*texts[:1], **uncut)["input_ids"])
-        before = next((start for start in range(len(full)) if full[start : start + len(bare)] == bare), 0)
-        behind = max(len(full) - before - len(bare), 0)
-        is_own = [before <= index < len(ids) - behind for index in range(len(ids))]
+        special = {*self._tokenizer.all_special_ids} - {self._tokenizer.unk_token_id}
+        is_special = [id_ in special for id_ in ids]
         encoding = SimpleNamespace(
             ids=ids,
             tokens=[f"<id {id_}>" if piece is None else str(piece) for id_, piece in zip(ids, pieces, strict=True)],
             offsets=[(None, None)] * len(ids),
-            special_tokens_mask=[not value for value in is_own],
-            sequence_ids=[0 if value else None for value in is_own],
+            special_tokens_mask=is_special,
+            sequence_ids=[None if value else 0 for value in is_special],
             word_ids=[None] * len(ids),
         )
         return TokenizerOutput(inputs, encoding)
