@@ -175,11 +175,7 @@ def split_revision(name: str) -> tuple[str, str]:
 
 def cached_snapshot(repository: str, revision: str) -> Path:
     """Return the folder that a repository's files at a branch, tag or commit have in the cache, or would have."""
-    return snapshot_in(hub_cache() / ("models--" + repository.replace("/", "--")), revision)
-
-
-def snapshot_in(folder: Path, revision: str) -> Path:
-    """Return the folder that the files of a repository of the cache have at a revision, or would have."""
+    folder = hub_cache() / ("models--" + repository.replace("/", "--"))
     try:
         commit = read_file(folder / "refs" / revision, MOST_SETTINGS).decode().strip()
     except (OSError, ValueError):
