@@ -107,10 +107,10 @@ class ThreadContext:
         with torch.autocast(kind, enabled=False) if is_cast else nullcontext(), self.watch.lock:
             self.watch.on_call(call)
 
-    def count_lost(self, shape: tuple[int, ...]) -> None:
-        """Count a softmax whose weights could not be followed from scores to values."""
+    def note_lost(self, shape: tuple[int, ...]) -> None:
+        """Note a softmax whose weights could not be followed from scores to values."""
         with self.watch.lock:
-            self.watch.notes.count_lost(str(self.place()), shape)
+            self.watch.notes.add_lost(str(self.place()), shape)
 
 
 def can_read_values() -> bool:
