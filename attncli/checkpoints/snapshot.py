@@ -245,5 +245,5 @@ def _check_inside(folder: Path) -> None:
     paths = [path for path in inner if has_config(path) and CheckpointFolder(path).is_checkpoint]
     if names := sorted((visible(path.name) for path in paths), key=lambda name: (len(name), name)):
         listed = ", ".join(names[:8]) + ", …" * (len(names) > 8)
-        held = f"holds {plural(len(names), 'checkpoint')}; give one"
+        held = f"holds {plural(len(names), 'checkpoint')}; give one of them"
         raise LoadError(f"the folder {visible(str(folder))} {held}: {listed}")

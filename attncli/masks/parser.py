@@ -25,7 +25,7 @@ _TOKEN = re.compile(
     r"""\s*(?:(?P<name>[A-Za-z_]\w*)|(?P<number>-?\d+)|(?P<string>"[^"]*"|'[^']*')|(?P<sign>[&|~(),=]))"""
 )
 _ROWS = re.compile(r"\s*\(\s*(?P<side>left|right)\s*\)|(?!\s*\()")  # what follows `pad` of a batch's rows
-_WITHOUT_NUMBERS = {"docs", "window", "chunk"}  # a program may have numbers of its batch or its model
+_WITHOUT_NUMBERS = {"docs", "window", "chunk", "prefix"}  # a program may have numbers of its batch or its model
 _DEEPEST = 100  # parentheses and ~ inside one another; keeps a hostile expression from exhausting the stack
 
 

@@ -26,7 +26,7 @@ def test_checkpoints_in_a_folder_are_listed_in_their_order(tiny_llama: str, tmp_
     written(tmp_path / "out" / "1_Pooling" / "config.json", {"word_embedding_dimension": 24})
     for step in (1000, 500, 1500):
         shutil.copytree(tiny_llama, tmp_path / "out" / f"checkpoint-{step}")
-    listed = "holds 3 checkpoints; give one: checkpoint-500, checkpoint-1000, checkpoint-1500"
+    listed = "holds 3 checkpoints; give one of them: checkpoint-500, checkpoint-1000, checkpoint-1500"
     for line in (["inspect", TEXT, "-m"], ["tokens", TEXT, "-m"], ["check", "-m"]):
         refused(attn(*line, tmp_path / "out"), 3, listed)
 

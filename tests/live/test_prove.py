@@ -220,6 +220,18 @@ class TimeFirst(torch.nn.Module):
         return self.encoder(self.embedding(ids), torch.nn.Transformer.generate_square_subsequent_mask(len(ids)))
 
 
+class Prefixed(programs.LanguageModel):
+    def __init__(self, wrong: bool):
+        super().__init__()
+        self.wrong = wrong
+
+    def forward(self, ids, token_type_ids):
+        mask = programs.causal(12) | (token_type_ids == 0)[:, None, None] | (self.wrong & (torch.arange(12) < 8))
+        for block in self.blocks:
+            block.attention.attend = programs.shown(mask)
+        return super().forward(ids)
+
+
 def talking() -> torch.nn.Module:
     model = programs.LanguageModel()
     for block in model.blocks:
@@ -238,6 +250,8 @@ def of_kernel(name: str, width: int) -> torch.nn.Module:
 
 IDS, LONG = programs.tokens(), programs.tokens(2, 64)
 ONE_MORE = torch.ones(64, 64, dtype=torch.bool).tril(1)
+TYPES = torch.ones(2, 12, dtype=torch.long)
+TYPES[0, :4] = TYPES[1, :6] = 0
 OWN = torch.eye(12, dtype=torch.bool)
 # Of each model: its inputs, the claim, and an error that is found; none is found of what is proved.
 VERDICTS: dict[str, tuple[Callable[[], torch.nn.Module], Any, str, str]] = {
@@ -260,6 +274,8 @@ VERDICTS: dict[str, tuple[Callable[[], torch.nn.Module], Any, str, str]] = {
     "float16": (lambda: programs.LanguageModel().half(), LONG, "causal", ""),
     "NaN": (lambda: Changed(lambda x: x * torch.nan), IDS, "causal", "nan"),
     "padding of which a number is known": (programs.LanguageModel, IDS, "causal & pad(right=4)", ""),
+    "prefixes": (lambda: Prefixed(False), {"ids": IDS, "token_type_ids": TYPES}, "causal | prefix", ""),
+    "longer prefixes": (lambda: Prefixed(True), {"ids": IDS, "token_type_ids": TYPES}, "causal | prefix", "leak"),
     "unseen attention": (lambda: programs.with_hole(False), IDS, "causal", ""),
     "unseen attention with a hole": (lambda: programs.with_hole(True), IDS, "causal", "leak"),
     **{f"{name}, a window": (partial(of_kernel, name, 3), IDS, "window(3)", "") for name in programs.KERNELS},

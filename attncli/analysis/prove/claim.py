@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def parsed(expression: str) -> Expression:
-    """Return a claim's expression, in which `docs`, `window` and `chunk` may stand without numbers.
+    """Return a claim's expression, in which `docs`, `window`, `chunk` and `prefix` may stand without numbers.
 
     Raises:
         UsageError: it is none.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int
 
     from attncli.analysis.prove.claim import Claim
+    from attncli.masks.expressions import Numbers
     from attncli.recording.call import AttentionCall, MaskArgument
     from attncli.recording.input_hint import InputHint
     from attncli.recording.rerun import Forward, OutputName, SequenceLayout
@@ -298,6 +299,16 @@ def _separators(ids: Int[np.ndarray, "B T"], claim: Claim) -> set[int]:
         if len(first) and (candidates[is_start] == first).all() and not (candidates[~is_start] == first).any():
             separators.add(int(first[0]))
     return separators
+
+
+def prefix_of(forward: Forward, batch: int, length: int) -> Numbers | None:
+    """Return how long the prefix of each row is, whose tokens have the type 0 before others of the type 1."""
+    types = forward.tensors.get("token_type_ids")
+    if types is None or tuple(types.shape) != (batch, length):
+        return None
+    values = to_numpy(types)
+    is_prefix = bool(np.isin(values, (0, 1)).all()) and bool((np.diff(values, axis=1) >= 0).all())
+    return tuple((int(count),) for count in (values == 0).sum(axis=1)) if is_prefix else None
 
 
 def _equal_ids(ids: Any, argument: Any) -> bool:

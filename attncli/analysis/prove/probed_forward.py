@@ -12,7 +12,7 @@ import numpy as np
 
 from attncli.analysis.prove.claim import Claim, parsed
 from attncli.analysis.prove.heads import mixed_heads
-from attncli.analysis.prove.inputs import CollectedHints, SeenCalls, other_ids, padding_of, sequences_of
+from attncli.analysis.prove.inputs import CollectedHints, SeenCalls, other_ids, padding_of, prefix_of, sequences_of
 from attncli.analysis.prove.proof import Cause, Leak, ModelProof
 from attncli.attention import HALF, noise_floor
 from attncli.errors import AttnError, InputError
@@ -87,7 +87,8 @@ class ProbedForward:
         self._before = set(names[:beginning])  # outputs of other sequences
 
         def numbers(row: int, name: str) -> Numbers | None:
-            values = numbers_of(name, hints.all, batch, length)
+            is_prefix = name == "prefix"
+            values = prefix_of(forward, batch, length) if is_prefix else numbers_of(name, hints.all, batch, length)
             return None if values is None else values[row : row + 1]
 
         self.claim = Claim(parsed(expression), self.tokens[0], past, numbers)
