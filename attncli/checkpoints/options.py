@@ -73,6 +73,13 @@ def checked_options(options: Mapping[str, Any], options_class: type[_Options], o
     return options_class(**options)
 
 
+class VocabularyOptions(OptionValues):
+    """Options of the vocabulary that reads the text, without a checkpoint."""
+
+    offline: bool = False  # use the local cache only
+    vocab: str = "words"  # `words`, or a tokenizer (a tokenizer.json, a folder that holds one, or a hub name)
+
+
 class TokenizerOptions(OptionValues):
     """Options of loading a checkpoint's tokenizer, and of its treatment of a text."""
 
@@ -120,7 +127,7 @@ class EngineOptions(LoadOptions):
 _LARGEST = 100_000_000  # numbers in one weight matrix; a typing slip should not fill the memory
 
 
-class ToyOptions(OptionValues):
+class ToyOptions(VocabularyOptions):
     """Options of making the toy layer; the fields are the command's options."""
 
     d_model: int = 32  # width of the embeddings
@@ -135,13 +142,16 @@ class ToyOptions(OptionValues):
     scale: Literal["sqrt", "none"] | float = "sqrt"  # `sqrt` is 1/√d_k, `none` is 1, or a number
     seed: int = 0  # seed of the draws
     rng: Rng = "numpy"  # library of the random numbers
-    # size of the vocabulary, which is how many rows torch's embedding has; None is the number of words
+    # size of the vocabulary, which is how many rows torch's embedding has; None is the number of words, or of the
+    # tokenizer's tokens
     vocab_size: int | None = None
     # whether the concatenated heads are projected by W_o; None is yes, unless nothing is projected
     out_proj: bool | None = None
 
     def check(self) -> None:
         """Refuse impossible layers, before anything is drawn."""
+        if not isinstance(self.vocab, str):
+            raise UsageError("--vocab: expected words, or a tokenizer.json, its folder or its hub name")
         self.check_choices(init=Init, project=Project, positions=Positions, rng=Rng)
         for name in ("d_model", "num_heads", "d_k", "d_v", "vocab_size"):
             value = getattr(self, name)

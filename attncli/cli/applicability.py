@@ -55,7 +55,7 @@ class CommandLine:
             UsageError: the command has no toy layer.
         """
         models = self.model if isinstance(self.model, list) else [self.model]
-        if "toy" in models and not self.reads_words:
+        if "toy" in models and not {"num_heads", "vocab"} & self.params.keys():
             raise UsageError(f"{self._context.command_path} reads a checkpoint, and toy is none; give -m demo")
         is_toy = not {*_OF_TOY, "target", "from_"}.isdisjoint(self.typed)  # the demo has no decoder
         if self.model is None and self.command in DEFAULT_MODELS and not is_toy:
@@ -82,12 +82,7 @@ class CommandLine:
     @property
     def has_words(self) -> bool:
         """Whether the words of the text are its tokens, without special ones."""
-        return self.reads_words and self.model is None and not self.from_
-
-    @property
-    def reads_words(self) -> bool:
-        """Whether the command reads words where no model is given."""
-        return self.has_toy or self.command == "tokens"
+        return "vocab" in self.params and self.model is None and not self.from_ and self.vocab in (None, "words")
 
     @property
     def folder(self) -> str | None:
@@ -150,7 +145,7 @@ TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]]
         ("quiet", lambda run: run.verbose, "--verbose; drop one of them"),
         ("pair target", lambda run: run.chat, "--chat, which makes one text of all messages; drop one of them"),
         ("no_special", lambda run: run.chat, "--chat, whose template writes the special tokens; drop one of them"),
-        ("hide_special no_special", lambda run: run.has_words, "the words of the text, which have none"),
+        ("hide_special no_special", lambda run: run.has_words, "--vocab words, which adds none"),
         ("norms", lambda run: run.rollout, "--rollout, which multiplies weights; drop one of them"),
         ("head", lambda run: run.rollout, "--rollout, which is the mean over all heads; drop one of them"),
         ("words", lambda run: run.generate, "--generate, whose tokens have no places in the text"),

@@ -161,8 +161,8 @@ def open_job(environment: Environment, job: ModelJob[Any]) -> tuple[BatchFn[Any]
     """Open a job in this process; return its function, and the sentence from which on others are worth opening it."""
     from attncli.corpus.jobs import items_of, open_traces, source_of
 
-    model = job.options["model"]
-    with loading(environment, model):
+    model, vocab = job.options["model"], job.options.get("vocab")
+    with loading(environment, model, vocab):
         if job.open_model is not open_traces:
             return job.open(), job.parallel_from
         source = source_of(**job.options)
@@ -200,9 +200,10 @@ def workers_on_device(load: Load | None, workers: int | None) -> int | None:
     return workers or (1 if is_device else None)
 
 
-def loading(environment: Environment, model: str | None) -> AbstractContextManager[None]:
-    """Return the terminal line shown while a model is loaded; the toy layer needs no loading."""
-    return nullcontext() if model is None else status(environment, f"loading {model}")
+def loading(environment: Environment, model: str | None, vocab: str | None) -> AbstractContextManager[None]:
+    """Return the terminal line shown while a model or vocabulary is loaded; `words` need no loading."""
+    name = vocab or "words" if model is None else model
+    return nullcontext() if name == "words" else status(environment, f"loading {name}")
 
 
 # --- results ----------------------------------------------------------------------------------------------

@@ -175,6 +175,10 @@ DemoModel = Annotated[
     model_option("Use a checkpoint, demo or toy. Default: demo.", "MODEL", "-m", env=True),
 ]
 Mask = Annotated[str | None, choice_option("Set the mask. Default: the model's own, or causal.", "EXPR|FILE")]
+Vocab = Annotated[
+    str | None,
+    toy_option("Choose the vocabulary: words, or a tokenizer. Default: words.", "words|TOKENIZER", rare=True),
+]
 
 
 class HubOptions(Options):
@@ -207,7 +211,7 @@ class Engine(Load):
 
 
 class Toy(Options):
-    """Options of the toy layer: the fields of `ToyOptions`."""
+    """Options of the toy layer: the fields of `ToyOptions`, but for `offline`, which is among those of the hub."""
 
     d_model: int | None = toy_option("Set the width of the embeddings. Default: 32.", "N", env=True)
     num_heads: int | None = toy_option("Set the number of heads. Default: 4; 1 with --project none.", "N", env=True)
@@ -227,6 +231,7 @@ class Toy(Options):
     rng: checkpoints.Rng | None = toy_option(
         "Draw random numbers by numpy or torch. Default: numpy.", rare=True, env=True
     )
+    vocab: Vocab = None
     vocab_size: int | None = toy_option("Set the vocabulary's size. Default: the number of words.", "N", rare=True)
     out_proj: bool | None = toy_option(
         "Project the heads by W_o. Default: yes; no with --project none.",

@@ -1,38 +1,42 @@
-"""Tokens alone, without any attention: the words of the text, or those of a checkpoint's tokenizer."""
+"""Tokens alone, without any attention: by a vocabulary of the toy layer, or by a checkpoint's tokenizer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attncli.checkpoints.options import LoadOptions, TokenizerOptions, checked_options, with_explicit_signature
-from attncli.encoding.encode import InputEncoder, as_conversation, check_texts, unknown_tokens
-from attncli.encoding.vocabulary import WordVocabulary
-from attncli.errors import LoadError, UsageError, require
+from attncli.checkpoints.options import (
+    LoadOptions,
+    TokenizerOptions,
+    VocabularyOptions,
+    checked_options,
+    with_explicit_signature,
+)
+from attncli.encoding.encode import InputEncoder, as_conversation, check_texts, unknown_notes, unknown_tokens
+from attncli.encoding.vocabulary import open_vocabulary
+from attncli.errors import LoadError, require
 from attncli.text import visible
 from attncli.trace.tokenization import Tokenization
 
 
-@with_explicit_signature(TokenizerOptions)
+@with_explicit_signature(VocabularyOptions, TokenizerOptions)
 def open_tokenizer(
     model: str | None = None, *, special: bool = True, **options: Any
-) -> WordTokenizer | CheckpointTokenizer:
-    """Return a checkpoint's tokenizer, ready for sentences, or what splits them into words.
+) -> VocabularyTokenizer | CheckpointTokenizer:
+    """Return a vocabulary of the toy layer, or a checkpoint's tokenizer, ready for sentences.
 
     Args:
-        model: a checkpoint's folder or hub name; None is the words of the text.
+        model: a checkpoint's folder or hub name; None is the toy layer's vocabulary.
         special: whether special tokens are added.
-        options: fields of `TokenizerOptions`, with a model.
+        options: fields of `VocabularyOptions`, or of `TokenizerOptions` with a model.
 
     Raises:
         UsageError: an option does not exist, or does not apply.
         LoadError: there is no such tokenizer, or it cannot be loaded.
     """
     if model is None:
-        if unused := [*options, *["no-special"] * (not special)]:
-            name = unused[0].replace("_", "-")
-            raise UsageError(f"--{name} does not apply to the words of the text; give --model, or leave it out")
-        return WordTokenizer()
+        owner = "the toy layer's vocabulary; give --model, or leave it out"
+        return VocabularyTokenizer(checked_options(options, VocabularyOptions, owner), special)
     chosen = checked_options(options, TokenizerOptions, "--model, whose tokenizer runs alone")
     return CheckpointTokenizer(model, chosen, special)
 
@@ -51,9 +55,9 @@ def tokenize(
 
     Args:
         text: the sentence; with `chat`, a user's turn, or a list of messages.
-        model: a checkpoint's folder or hub name, or `demo`; None is the words of the text.
+        model: a checkpoint's folder or hub name, or `demo`; None is the toy layer's vocabulary.
         pair: a second text in the same sequence.
-        options: what `attn tokens` takes, under the name of its long option: `special`, `offline`,
+        options: what `attn tokens` takes, under the name of its long option: `vocab`, `special`, `offline`,
             `trust_remote_code`, `truncate`, `base`, `chat`, `tokenizer`, `ids`.
 
     Raises:
@@ -62,14 +66,23 @@ def tokenize(
     return open_tokenizer(model, **options).tokenize(as_conversation(text, options), pair)
 
 
-class WordTokenizer:
-    """Splits a text into words, as the toy layer reads it."""
+class VocabularyTokenizer:
+    """A vocabulary of the toy layer."""
+
+    def __init__(self, options: VocabularyOptions, special: bool) -> None:
+        self._name = options.vocab
+        self._vocabulary_of = open_vocabulary(options.vocab, special, options.offline)
 
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
         """Return the tokens of a sentence, and of a second text in the same sequence."""
         check_texts(text, pair)
-        tokens = WordVocabulary((text, pair)).encode(text, pair)
-        return Tokenization("toy", None, text, pair, tokens, unknown=frozenset())
+        texts = (text, pair)
+        vocabulary = self._vocabulary_of(texts)
+        tokens = vocabulary.encode(text, pair)
+        pieces = vocabulary.unknown_pieces(tokens)
+        unknown = frozenset(token.index for token in unknown_tokens(texts, tokens, pieces))
+        notes = unknown_notes(texts, tokens, pieces)
+        return Tokenization("toy", None, self._name, text, pair, tokens, unknown=unknown, notes=notes)
 
 
 class CheckpointTokenizer:
@@ -106,7 +119,7 @@ class CheckpointTokenizer:
         self._encoder = InputEncoder(snapshot.name, tokenizer, special, limit, options.truncate).with_chat(load)
 
     def tokenize(self, text: str, pair: str | None = None) -> Tokenization:
-        """Return the tokens of a sentence; see `WordTokenizer.tokenize`."""
+        """Return the tokens of a sentence; see `VocabularyTokenizer.tokenize`."""
         name, limit = self._encoder.name, self._limit
         encoded = self._encoder.encode(text, pair, None)
         text, tokens, notes = encoded.text, encoded.tokens, encoded.notes
@@ -114,4 +127,4 @@ class CheckpointTokenizer:
             count = len(tokens)
             notes += (f"the sentence has {count} tokens, {visible(name)} reads at most {limit}; --truncate cuts it",)
         unknown = frozenset(token.index for token in unknown_tokens((text, pair), tokens, self._encoder.unknown_pieces))
-        return Tokenization("pretrained", name, text, pair, tokens, limit, unknown, notes)
+        return Tokenization("pretrained", name, None, text, pair, tokens, limit, unknown, notes)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.checkpoints.options import PROJECTS, ToyOptions, checked_options
-from attncli.encoding.encode import check_texts
-from attncli.encoding.vocabulary import WordVocabulary
+from attncli.encoding.encode import check_texts, unknown_notes
+from attncli.encoding.vocabulary import Vocabulary, open_vocabulary
 from attncli.engines.source import PARALLEL_FROM, OpenModel
 from attncli.errors import UsageError, require
 from attncli.masks.expressions import Atom, RuleMask
@@ -46,10 +46,10 @@ class ToyLayer(OpenModel):
         self, layers: Indices, heads: Indices, *, kind: str | None, mask: str | None, special: bool, **options: Any
     ) -> None:
         self.options = checked_options(options, ToyOptions, "the toy layer; give --model, or leave it out")
-        if not special:
-            raise UsageError("--no-special does not apply to the toy layer, whose tokens are the words; drop it")
         layers.resolve(1, self.name)
         self._heads, self._mask, self._kind = heads.resolve(self.options.heads, self.name), _parsed(mask), kind
+        vocab, size = self.options.vocab, self.options.vocab_size
+        self._vocabulary_of = open_vocabulary(vocab, special, self.options.offline, size)
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in vars(self.options).items() if value is not None)
@@ -94,13 +94,16 @@ class ToyLayer(OpenModel):
         details = {name: getattr(options, name) for name in ("rng", "project", "positions", "d_model")}
         details |= {"init": options.init or "scaled", "vocab_size": vocabulary.size, "parameters": weights.size}
         source = Provenance("toy", seed=options.seed, details=details)
-        return Trace(source, query_tokens, key_tokens, (layer,), text, pair, target)
+        notes = unknown_notes((text, pair), key_tokens, vocabulary.unknown_pieces(key_tokens))
+        if target is not None:
+            notes += unknown_notes((target, None), query_tokens, vocabulary.unknown_pieces(query_tokens))
+        return Trace(source, query_tokens, key_tokens, (layer,), text, pair, target, notes)
 
-    def _read(self, text: str, pair: str | None, target: str | None) -> tuple[WordVocabulary, Tokens, Tokens]:
+    def _read(self, text: str, pair: str | None, target: str | None) -> tuple[Vocabulary, Tokens, Tokens]:
         check_texts(text, pair, target)
-        vocabulary = WordVocabulary((text, pair, target), self.options.vocab_size)
+        vocabulary = self._vocabulary_of((text, pair, target))
         keys = vocabulary.encode(text, pair)
-        return vocabulary, keys if target is None else vocabulary.encode(target), keys
+        return vocabulary, keys if target is None else vocabulary.encode(target, None), keys
 
     @cached_property
     def weights(self) -> ToyWeights:

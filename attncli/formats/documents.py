@@ -49,7 +49,7 @@ def document_of(number: int, result: Trace | Tokenization | Ablation, shown: Any
             "schema": TOKENS_SCHEMA,
             "sentence": number,
             **metadata_json(result.metadata),
-            "source": {"kind": result.kind, "model": result.model, "vocab": "words" if result.kind == "toy" else None},
+            "source": {name: getattr(result, name) for name in ("kind", "model", "vocab")},
             "text": result.text,
             "pair": result.pair,
             "length": len(result.tokens),

@@ -28,10 +28,10 @@ def tokens_parts(
 
 
 def _title(tokenization: Tokenization) -> str:
-    if tokenization.kind == "toy":
+    if tokenization.vocab == "words":
         return "words of the text"
     model = tokenization.model and short_name(tokenization.model)
-    return model or "tokens of a saved trace"
+    return model or tokenization.vocab or "tokens of a saved trace"
 
 
 def _facts(tokenization: Tokenization) -> Iterator[str]:

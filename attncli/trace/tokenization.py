@@ -31,6 +31,7 @@ class Tokenization(Displayed):
 
     kind: str  # `toy`, `pretrained`, or the kind of the saved trace
     model: str | None  # the checkpoint
+    vocab: str | None  # the toy layer's vocabulary
     text: str  # the sentence
     pair: str | None  # the second text of the same sequence
     tokens: Tokens  # in order, special ones included
@@ -40,7 +41,7 @@ class Tokenization(Displayed):
     metadata: Metadata = field(default_factory=dict)  # further fields of its sentence in the file, by names
 
     def __repr__(self) -> str:
-        source = self.model or self.kind
+        source = self.model or self.vocab or self.kind
         return f"Tokenization({quoted(self.text)}, {source}, {plural(len(self.tokens), 'token')})"
 
     @property
@@ -86,7 +87,7 @@ def tokenizations_in(trace: Trace) -> Iterator[Tokenization]:
     """Yield the tokens of a trace, and those of its target if it has one besides a text."""
     from attncli.trace.trace import texts_of  # it imports NumPy, which the tokens of a text do not need
 
-    origin = (trace.source.kind, trace.source.model)
+    origin = (trace.source.kind, trace.source.model, None)
     _, of_keys = texts_of(trace.text, trace.pair, trace.target)
     yield Tokenization(*origin, *of_keys, trace.key_tokens)
     if trace.target is not None and trace.text:

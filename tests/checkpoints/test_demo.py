@@ -28,6 +28,8 @@ def test_its_name_means_the_model_in_the_box_and_not_a_folder_of_that_name(attn:
     refused = attn("tokens", "-m", "./demo", "a cat")
     assert refused.code == 3
     assert "./demo has no tokenizer" in refused.err
+    trained = attn("inspect", "a cat", "--vocab", "demo", "-F", "json").json
+    assert [token["text"] for token in trained["query_tokens"]] == ["<s>", "a", "cat"]
 
 
 def best(texts: list[str], metric: str) -> float:

@@ -49,6 +49,7 @@ def test_the_command_line_and_python_have_the_same_options_and_choices() -> None
 REFUSED = {
     "inspect x --from a": "TEXT does not apply to --from, whose attention is already computed; drop one of them",
     "inspect --from a --generate 3": "--generate does not apply to --from, whose attention is already computed",
+    "tokens --from a --vocab words": "--vocab does not apply to --from",
     "explore --from a --pair x": "--pair does not apply to --from",
     "inspect --from a --dtype float16": "--dtype does not apply to --from without the --model of a capture",
     "diff --first x -m demo -m demo --top 3": "--top does not apply to --first, which compares whole runs",
@@ -60,7 +61,7 @@ REFUSED = {
     "heads x -m demo -m demo --sort sink": "--sort does not apply to several checkpoints, whose heads are listed by",
     "inspect x --quiet --verbose": "--quiet does not apply to --verbose; drop one of them",
     "inspect x -m demo --chat --pair y": "--pair does not apply to --chat, which makes one text of all messages",
-    "inspect x --hide-special": "--hide-special does not apply to the words of the text, which have none",
+    "inspect x --hide-special": "--hide-special does not apply to --vocab words, which adds none",
     "inspect x -m demo --rollout --head 1": "--head does not apply to --rollout, which is the mean over all heads",
     "inspect x -m demo --generate 2 --words": "--words does not apply to --generate, whose tokens have no places",
     "inspect x -o page.html --top-keys 2": "--top-keys does not apply to html, whose page holds all weights",

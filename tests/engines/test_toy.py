@@ -208,5 +208,5 @@ ASCII = st.text(st.characters(max_codepoint=127), min_size=1)
 @example("".join(f"a{chr(code)}b {chr(code)} .{chr(code)}-" for code in range(128)))
 def test_words_are_those_of_the_tokenizers_library(text: str) -> None:
     assume(text.strip() and not any("\ud800" <= character <= "\udfff" for character in text))
-    tokens = WordVocabulary([text]).encode(text)
+    tokens = WordVocabulary([text], None).encode(text, None)
     assert [(token.text, (token.start, token.end)) for token in tokens] == Whitespace().pre_tokenize_str(text)

@@ -23,6 +23,7 @@ TRACES: dict[str, dict[str, Any]] = {
     "--rng torch --vocab-size 40": {"rng": "torch", "vocab_size": 40},
     "--pair fruit --mask window(2)": {"pair": "fruit", "mask": "window(2)"},
     "--target fruit --kind cross": {"target": "fruit", "kind": "cross"},
+    "--vocab MODEL": {"vocab": "MODEL"},
     "--model MODEL --layer 0,2 --head 1": {"model": "MODEL", "layer": [0, 2], "head": 1},
     "--model MODEL --engine transformers --layer all": {"model": "MODEL", "engine": "transformers", "layer": "all"},
     "--model MODEL --dtype float16": {"model": "MODEL", "dtype": "float16"},

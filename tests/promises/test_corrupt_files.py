@@ -100,6 +100,7 @@ DAMAGED = [
     ("trace.safetensors", "inspect --from FILE --show tokens,q,weights,output,metrics", 100),
     ("capture.safetensors", "why --from FILE -q 1", 100),
     ("model.gguf", f"inspect '{TEXT}' -m FILE -l all", 200),
+    ("checkpoint/tokenizer.json", f"inspect '{TEXT}' --vocab FILE", 60),
     *(
         (f"checkpoint/{name}", f"{_CHECKPOINT} {engine}", 25)
         for engine in ("auto", "transformers")
@@ -359,6 +360,7 @@ def test_a_configuration_that_claims_much_is_refused_in_little_memory(tiny_llama
 READERS = {
     "trace.safetensors": "inspect --from FILE", "mask.npy": "mask check FILE", "mask.pt": "mask check FILE",
     "mask.safetensors": "mask check FILE", "sentences.txt": "tokens --file FILE --whole",
+    "vocabulary.json": "inspect TEXT --vocab FILE",
     **{f"checkpoint/{name}": "inspect TEXT -m FOLDER" for name in (
         "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
         "vocab.json", "merges.txt", "spiece.model", "model.safetensors.index.json", "chat_template.jinja",
@@ -388,7 +390,7 @@ def test_nothing_is_read_but_files_of_a_usual_size(tmp_path: Path, tiny_llama: s
         UNFIT[kind](path)
         own = {"FILE": str(path), "FOLDER": str(path.parent), "TEXT": TEXT}
         reading[f"{kind} {reader}"] = [own.get(word, word) for word in READERS[reader].split()]
-        expected[f"{kind} {reader}"] = LOAD if "/" in reader else INPUT
+        expected[f"{kind} {reader}"] = LOAD if "/" in reader or reader == "vocabulary.json" else INPUT
     assert in_little_memory(reading, mebibytes=200, gibibytes=4) == expected
 
 
@@ -451,6 +453,6 @@ def test_a_tokenizer_json_with_a_long_piece_is_refused(attn: Run, tmp_path: Path
     tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("time", -1.0)], unk_id=0))
     content = json.loads(tokenizer.to_str())
     content["model"]["vocab"].append(["t" * 10**6, -1.0])
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    refused(attn("tokens", TEXT, "-m", tmp_path), LOAD, "has a piece of more than 4,096 bytes")
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content))
+    refused(attn("inspect", TEXT, "--vocab", path), LOAD, "tokenizer.json cannot be read")

@@ -28,7 +28,7 @@ from attncli.cli.app import app
 LINES = """
 inspect 'time flies' [--pair fruit] [--target fruit] [--model tiny] [--d-model 8] [--num-heads 2] [--d-k 2] [--d-v 2]
 inspect 'time flies' [--init uniform] [--project qk] [--positions sinusoidal] [--scale none] [--seed 1] [--rng torch]
-inspect 'time flies' [--vocab-size 1] [--mask 'window(1)'] [--head 1] [--kind cross] [--query flies]
+inspect 'time flies' [--vocab tiny] [--vocab-size 1] [--mask 'window(1)'] [--head 1] [--kind cross] [--query flies]
 inspect 'time flies' [--key time] [--show q] [--precision 2] [--norms] [--mean heads] [--color always] [--format json]
 inspect 'time flies' [--output trace.json] [--save again.safetensors] [--verbose]
 inspect [--file lines.txt] [--from trace.safetensors] [--help-all]

@@ -22,6 +22,7 @@ from attncli.cli.app import app
 
 COMMANDS = {
     "toy": ["inspect", "time flies like an arrow"],
+    "tokenizer": ["inspect", "time flies", "--vocab", "tiny/tokenizer.json"],
     "help": ["inspect", "--help"],
     "version": ["--version"],
     "completion": ["completion", "bash"],
@@ -109,12 +110,13 @@ def test_no_command_speaks_to_the_network_unasked(recorded: Callable[..., Ended]
 
 
 def test_a_name_on_the_hub_is_asked_of_the_hub_alone(recorded: Callable[..., Ended]) -> None:
-    line = ["inspect", "time flies", "-m", "no-one/nothing"]
-    ended = recorded({"offline": [*line, "--offline"], "online": line})
-    assert {name: set(ran.hosts) for name, ran in ended.items()} == {"offline": set(), "online": {"huggingface.co"}}
-    for name, ran in ended.items():
-        refused(ran, LOAD, "was not found")
-        assert ("Network is unreachable" in ran.err) == (name == "online"), ran.err
+    for option in ("-m", "--vocab"):
+        line = ["inspect", "time flies", option, "no-one/nothing"]
+        ended = recorded({"offline": [*line, "--offline"], "online": line})
+        assert {name: set(ran.hosts) for name, ran in ended.items()} == {"offline": set(), "online": {"huggingface.co"}}
+        for name, ran in ended.items():
+            refused(ran, LOAD, "was not found")
+            assert ("Network is unreachable" in ran.err) == (name == "online"), ran.err
 
 
 def test_the_libraries_below_report_nothing_and_convert_nothing_unless_they_are_told_to() -> None:

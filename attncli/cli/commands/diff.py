@@ -188,7 +188,7 @@ def _run_of(environment: Environment, request: options.CommonOptions, model: str
     from attncli.trace.selection import Indices
 
     job = trace_job(request.changed(model=model, from_=None), None, layers=Indices("layer", None))
-    with loading(environment, model):
+    with loading(environment, model, None):
         return side_of(source_of(**job.options), model or "toy", text, request.texts.pair)
 
 

@@ -78,7 +78,7 @@ def explore(
         loading_options = dict(request.load.explicit_values())
         opened = open_interactive(saved=request.from_, model=request.model, **pictures, **loading_options)
     else:
-        with loading(environment, request.model):
+        with loading(environment, request.model, request.toy.vocab):
             opened = open_interactive(
                 model=request.model,
                 special=not request.no_special,

@@ -115,7 +115,7 @@ def show(
         from attncli.encoding.vocabulary import WordVocabulary
 
         check_texts(text)
-        tokens = [token.label for token in WordVocabulary([text]).encode(text)]
+        tokens = [token.label for token in WordVocabulary([text], None).encode(text, None)]
     (subject,) = open_masks([name], mask_input.grid_options(name, tokens=tokens, trace=from_))
     subject.check_read()
     if tokens is not None:

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 
 class TokenizeOptions(Options):
-    """Options of the tokens to show: words, those of a checkpoint's tokenizer, or a saved trace."""
+    """Options of the tokens to show: those of a vocabulary, a checkpoint's tokenizer, or a saved trace."""
 
     texts: options.TextOptions
     hub: options.HubOptions
     parallel: options.Parallel
+    vocab: options.Vocab = None
     model: str | None = options.model_option(
         "Use a checkpoint's tokenizer. Default: the words of the text.", "MODEL", "-m", env=True
     )
@@ -57,7 +58,7 @@ def tokens(
         "model": request.model,
         **texts.of_model,
         **dict(request.hub.explicit_values()),
-        **{name: value for name, value in request.explicit_values() if name == "truncate"},
+        **{name: value for name, value in request.explicit_values() if name in ("vocab", "truncate")},
     }
     task = partial(encode, form=form, shown=choice)
     job = ModelJob[Any](open_tokenizations, task, tokenizer, texts.pair, parallel_from=PARALLEL_FROM_LATE)
