@@ -55,7 +55,7 @@ Column = Annotated[
 ]
 Pair = Annotated[str | None, input_option("Add a second text to the same sequence.", "TEXT")]
 Target = Annotated[str | None, input_option("Set the decoder's text, whose queries attend to TEXT.", "TEXT")]
-From = Annotated[Path | None, input_option("Read a saved trace, or a capture of an engine.", "FILE")]
+From = Annotated[Path | None, input_option("Read a saved trace, a capture of an engine, or a dump of q and k.", "FILE")]
 NoSpecial = Annotated[bool, choice_option("Add no special tokens.", rare=True)]
 Chat = Annotated[bool, input_option("Apply the chat template: a sentence or a JSON list of messages.", rare=True)]
 

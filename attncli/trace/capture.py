@@ -1,13 +1,12 @@
 """Captures: the arrays of a run that any engine can write, layer by layer, as safetensors files.
 
 Tensors are named `layers.N.q|k|v|input|output|mask|scale`, `tokens` and `positions`; the metadata holds `format`,
-`rotated`, `dtype` and `labels`. A step of a cache appends its number to the names of its new rows: `layers.N.k.S`.
-vLLM's files of hidden states, `hidden_states` `[T, L, E]` and `token_ids`, are the inputs of layers 0, 1, ….
+`rotated` and `dtype`. A step of a cache appends its number to the names of its new rows: `layers.N.k.S`. vLLM's files
+of hidden states, which are `hidden_states` `[T, L, E]` and `token_ids`, are the inputs of layers 0, 1, ….
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -75,7 +74,6 @@ class Capture:
         positions: the positions that it gave them, `[T]`.
         rotated: whether q and k were written before or after their rotation; their norms come before both.
         dtype: type of the engine's computation, such as `bfloat16`.
-        labels: texts of the tokens; None shows their ids.
         unnamed: how many hidden states a file has that names no layers, and so must be those of all; else 0.
     """
 
@@ -84,7 +82,6 @@ class Capture:
     positions: Int[np.ndarray, " T"] | None = None
     rotated: Rotated = "after"
     dtype: str = "float32"
-    labels: Sequence[str] | None = None
     unnamed: int = 0
 
     def __post_init__(self) -> None:
@@ -100,12 +97,9 @@ class Capture:
 
     @property
     def tokens(self) -> Tokens:
-        """The tokens by their labels or ids, or by their positions where the capture has neither."""
+        """The tokens by their ids, or by their positions where the capture has no ids."""
         ids = range(next(iter(_lengths(self).values()))) if self.token_ids is None else self.token_ids.tolist()
-        labels = self.labels or list(map(str, ids))
-        if self.token_ids is None:  # the same label is the same token
-            ids = list(map(labels.index, labels))
-        return Tokens(Token(index, id_, labels[index], None, None) for index, id_ in enumerate(ids))
+        return Tokens(Token(index, id_, str(id_), None, None) for index, id_ in enumerate(ids))
 
 
 def load_capture(path: str | Path, layers: Indices | None = None) -> Capture:
@@ -143,23 +137,12 @@ def read_capture(tensors: Tensors, layers: Indices) -> Capture:
     for value, among in ((rotated, get_args(Rotated)), (dtype, tuple(_DTYPES.values()))):
         if value not in among:
             raise InputError(f"its metadata has '{visible(value)}'; expected {', '.join(among[:-1])} or {among[-1]}")
-    labels = _labels(tensors.metadata.get("labels"))
-    capture = Capture(captured, ids.get("tokens"), ids.get("positions"), cast(Rotated, rotated), dtype, labels)
+    capture = Capture(captured, ids.get("tokens"), ids.get("positions"), cast(Rotated, rotated), dtype)
     lengths = _lengths(capture)
     if len(set(lengths.values())) != 1:
         sizes = ", ".join(f"{name} has {length}" for name, length in [*lengths.items()][:6]) or "there are none"
-        raise InputError(f"expected as many positions in k, v, input, tokens, positions and labels, and {sizes}")
+        raise InputError(f"expected as many positions in k, v, input, tokens and positions, and {sizes}")
     return capture
-
-
-def _labels(text: str | None) -> Sequence[str] | None:
-    try:
-        labels = None if text is None else json.loads(text)
-    except ValueError:
-        labels = ""
-    if labels is not None and not (isinstance(labels, list) and all(isinstance(label, str) for label in labels)):
-        raise InputError("its metadata 'labels' is no JSON list of strings, one for each token")
-    return labels
 
 
 def _capture_of_states(tensors: Tensors, layers: Indices) -> Capture:
@@ -204,5 +187,4 @@ def _lengths(capture: Capture) -> dict[str, int]:
     arrays: dict[str, Any] = {"tokens": capture.token_ids, "positions": capture.positions}
     for index, layer in capture.layers.items():
         arrays |= {f"layers.{index}.{name}": getattr(layer, name) for name in ("k", "v", "input")}
-    lengths = {name: array.shape[max(array.ndim - 2, 0)] for name, array in arrays.items() if array is not None}
-    return lengths if capture.labels is None else lengths | {"labels": len(capture.labels)}
+    return {name: array.shape[max(array.ndim - 2, 0)] for name, array in arrays.items() if array is not None}

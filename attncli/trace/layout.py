@@ -1,7 +1,7 @@
 """Grids of positions: a run of positions is the cells of a picture.
 
-A grid comes from a checkpoint's processor (`engines/torch/pictures.py`), from `--grid` (`parse_grids`), or from a saved
-trace. Positions outside of grids, such as CLS, registers and all text, have no place in a picture.
+A grid comes from a checkpoint's processor (`engines/torch/pictures.py`), from `--grid` (`parse_grids`), or from the
+metadata of a file. Positions outside of grids, such as CLS, registers and all text, have no place in a picture.
 """
 
 from __future__ import annotations
@@ -116,7 +116,9 @@ class ImageGrid:
         return left + column * wide, top + row * high, left + (column + 1) * wide, top + (row + 1) * high
 
 
-def parse_grids(grid: str, prefix: int, images: int, queries: int, keys: int) -> tuple[ImageGrid, ...]:
+def parse_grids(
+    grid: str, prefix: int, images: int, queries: int, keys: int, where: str = "--grid"
+) -> tuple[ImageGrid, ...]:
     """Parse the grids of `--grid`, `14x14` for each picture, the first one behind `prefix` positions.
 
     They are of queries and keys where there are as many of both, else of the side on which they fit, keys first.
@@ -128,13 +130,13 @@ def parse_grids(grid: str, prefix: int, images: int, queries: int, keys: int) ->
     match = _GRID.fullmatch(grid.strip())
     rows, columns = map(int, match.groups()) if match else (0, 0)
     if not rows * columns:
-        raise UsageError(f"--grid '{visible(grid)}': expected rows and columns, such as 14x14")
+        raise UsageError(f"{where} '{visible(grid)}': expected rows and columns, such as 14x14")
     needed = prefix + rows * columns * max(images, 1)
     side: Side = "both" if queries == keys else "key" if needed <= keys else "query"
     most = queries if side == "query" else keys
     if needed > most:
         size = f"{rows}x{columns} needs {f'{prefix} and ' * bool(prefix)}{needed - prefix} positions"
-        raise InputMismatchError(f"--grid {size}, and the trace has {most}; give another grid or prefix")
+        raise InputMismatchError(f"{where} {size}, and the trace has {most}; give another grid or prefix")
     starts = range(prefix, needed, rows * columns)
     return tuple(ImageGrid(start, rows, columns, number, side=side) for number, start in enumerate(starts))
 

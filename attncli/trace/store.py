@@ -1,4 +1,4 @@
-"""Reads saved traces and captures, which are safetensors files.
+"""Reads saved traces, captures, and dumps of tensors from other programs, which are safetensors files.
 
 Tensors are named `layers.<index>.<kind>.<q|k|v|mask|bias|sinks|inputs|out_projection|out_bias|scores|weights>`; the
 metadata key `attncli` holds everything else as JSON. A mask that is a rule stays one, in the JSON.
@@ -17,17 +17,18 @@ import numpy as np
 
 from attncli.errors import InputError, UsageError
 from attncli.files import Tensors, opened_tensors
+from attncli.masks.conventions import read_convention
 from attncli.masks.expressions import ArrayMask, Atom, Expression, Mask, RuleMask, smallest
 from attncli.masks.parser import parse
 from attncli.text import layers_named, visible
-from attncli.trace.capture import SCHEMA as CAPTURE
 from attncli.trace.capture import Capture, LayerCapture, is_capture, read_capture
 from attncli.trace.layer import ARRAYS, LayerTrace, Proof
-from attncli.trace.layout import MOST_SIDE, ImageGrid, Picture
+from attncli.trace.layout import MOST_SIDE, ImageGrid, Picture, parse_grids
 from attncli.trace.selection import Indices, layer_and_heads
 from attncli.trace.tokens import Token, Tokens, decode_pieces
 from attncli.trace.trace import PIXELS, SCHEMA, Provenance, Trace, tensor_name, texts_of
 
+_DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}  # of a dump
 _SPELLED = ("fill", "max_abs_error", "magnitude")  # as texts, as JSON has neither infinity nor NaN
 _LONGEST_NAME = 4096
 _KINDS = {"source": ("toy", "pretrained", "module", "file"), "layer": ("self", "encoder", "decoder", "cross")}
@@ -45,12 +46,13 @@ def load(
     head: str | int | Iterable[int] | None = None,
     kind: str | None = None,
 ) -> Trace:
-    """Read a saved trace, or a capture of an engine.
+    """Read a saved trace, a capture of an engine, or a plain dump of `q`, `k` and perhaps `v`, `mask`, `bias`.
 
     Only the tensors of the chosen layers are read.
 
     Args:
-        path: a safetensors file.
+        path: a safetensors file. In a dump q is `[T, D]`, `[H, T, D]` or `[1, H, T, D]`, likewise k and v;
+            metadata may hold `tokens` (a JSON list of strings) and `scale`.
         layer: the recorded layers to read; None is all of them.
         head: which heads to show and derive; None is all of them.
         kind: the only kind of attention to read; None is every kind.
@@ -65,12 +67,8 @@ def load(
     with opened_tensors(path) as tensors:
         if is_capture(tensors):
             trace = _trace_of_capture(read_capture(tensors, layers), heads)
-        elif "attncli" in tensors.metadata:
-            trace = _read_trace(tensors, layers, heads)
         else:
-            held = ", ".join(sorted(map(visible, tensors.types))[:8]) or "no tensors"
-            named = f"layers.0.q, layers.0.k and format {CAPTURE} in its metadata"
-            raise InputError(f"it holds {held}; expected a saved trace, or a capture: {named}")
+            trace = (_read_trace if "attncli" in tensors.metadata else _read_dump)(tensors, layers, heads)
     selected = tuple(layer for layer in trace.layers if kind in (None, layer.kind))
     if not selected:
         kinds = ", ".join(dict.fromkeys(layer.kind for layer in trace.layers))
@@ -227,6 +225,81 @@ def captured_attention(
     scale = layer.scale if layer.scale is not None else width**-0.5 if scale is None else scale
     kind, chosen = "self" if queries == keys else "cross", heads.resolve(count, f"layer {index}")
     return LayerTrace(index, kind, layer.q, layer.k, v, scale, mask, chosen, softcap=softcap)
+
+
+def _read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
+    """Return the trace of a dump."""
+    names, metadata = tensors.types.keys(), tensors.metadata
+    if not {"q", "k"} <= names:
+        held = ", ".join(sorted(map(visible, names))[:8]) or "no tensors"
+        raise InputError(f"it holds {held}; expected a saved trace, or tensors q and k")
+    arrays: dict[str, Any] = {
+        name: _heads_first(name, tensors.read(name)) for name in ("q", "k", "v", "bias") if name in names
+    }
+    notes = [
+        f"{name} holds NaN or infinite numbers; what follows from them carries their mark"
+        for name, array in arrays.items()
+        if not np.isfinite(array).all()
+    ]
+    if unread := sorted(map(visible, names - {"q", "k", "v", "mask", "bias"})):
+        notes.append(f"of its tensors {', '.join(unread[:5])} are not read; a dump is q, k, v, mask and bias")
+    # Without values there are no outputs; a width of zero says so in every shape.
+    arrays.setdefault("v", np.zeros((*arrays["k"].shape[:2], 0), np.float32))
+    num_heads, num_queries, width = arrays["q"].shape
+    num_keys = arrays["k"].shape[1]
+    layers.resolve(1, "a dump of q and k")
+    cells = (num_heads, num_queries, num_keys)
+    mask: Mask = RuleMask(Atom("full"), num_queries, num_keys, num_heads)
+    if "mask" in names:
+        values = tensors.read("mask")
+        allowed = read_convention(values.reshape((-1, *values.shape[-2:])), "the mask of the dump", "sdpa").allowed
+        mask = smallest(_checked_cells("mask", allowed, cells), num_heads)
+    if "bias" in arrays and (forbidden := np.isneginf(arrays["bias"])).any():  # a mask by another name
+        allowed = mask.rows(list(range(num_heads)), np.arange(num_queries)) & ~forbidden
+        mask = ArrayMask(_checked_cells("mask", allowed, cells))
+        arrays["bias"] = np.where(forbidden, 0, arrays["bias"])
+    try:
+        scale = float(metadata.get("scale", width**-0.5))
+    except ValueError:
+        raise InputError(f"its metadata has scale '{visible(metadata['scale'])}'; expected a number") from None
+    kind, chosen = "self" if num_queries == num_keys else "cross", heads.resolve(num_heads, "the dump")
+    layer = LayerTrace(0, kind, **arrays, scale=scale, mask=mask, heads=chosen)
+    tokens = _labelled_tokens(metadata.get("tokens"), num_keys)
+    # A cache of keys is longer than its queries, which are its last positions.
+    queries = tokens[num_keys - num_queries :] if num_queries <= num_keys else _labelled_tokens(None, num_queries)
+    query_tokens = Tokens(replace(token, index=index) for index, token in enumerate(queries))
+    grids: tuple[ImageGrid, ...] = ()
+    if "grid" in metadata:
+        prefix = metadata.get("prefix", "0")
+        if not (prefix.isascii() and prefix.isdecimal() and len(prefix) < 9):
+            raise InputError(f"its metadata has prefix '{visible(prefix)}'; expected a number of positions")
+        grids = parse_grids(metadata["grid"], int(prefix), 1, num_queries, num_keys, "grid")
+    source = Provenance("file", dtype=_DTYPES.get(tensors.types["q"], tensors.types["q"]))
+    return Trace(source, query_tokens, tokens, (layer,), notes=tuple(notes), grids=grids)
+
+
+def _labelled_tokens(text: str | None, count: int) -> Tokens:
+    try:
+        labels = [str(index) for index in range(count)] if text is None else json.loads(text)
+    except ValueError:
+        labels = None
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels) or len(labels) != count:
+        raise InputError(f"its metadata 'tokens' is not a JSON list of {count} strings, one for each position of k")
+    # The same text is the same token; its id is the place where it first stands.
+    first = {label: count - 1 - index for index, label in enumerate(reversed(labels))}
+    return Tokens(Token(index, first[label], label, None, None) for index, label in enumerate(labels))
+
+
+def _heads_first(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if array.ndim == 4 and len(array) == 1:
+        array = array[0]
+    if array.ndim == 2:
+        array = array[None]
+    if array.ndim != 3 or array.dtype.kind != "f":
+        raise InputError(
+            f"{name} is {array.dtype} of shape {list(array.shape)}; expected floats [T, D], [H, T, D] or [1, H, T, D]"
+        )
+    return array if array.dtype == np.float64 else array.astype(np.float32)
 
 
 # --- JSON that is not trusted, however it was made -------------------------------------------------------------------

@@ -127,7 +127,7 @@ class Trace(Displayed, Tabular, Drawable):
         query_tokens: the tokens whose queries attend.
         key_tokens: the tokens they attend to; the same ones in self-attention.
         layers: the recorded layers, in the order asked.
-        text: the sentence; empty where there is none, as in a capture.
+        text: the sentence; empty where there is none, as in a dump.
         pair: the second text of the same sequence.
         target: the text whose queries attend to the sentence's keys.
         notes: remarks of the source on this trace, a sentence each.

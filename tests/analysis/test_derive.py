@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 from running import Run
-from traces import layer_of, save_capture, trace_of
+from traces import layer_of, trace_of
 
 import attncli
 from attncli.errors import UsageError
@@ -191,8 +191,11 @@ def test_what_does_not_apply_is_a_usage_error(attn: Run, options: list[str], wor
     refused(attn("inspect", "time flies", *options), 2, words)
 
 
-def test_a_capture_has_no_words_and_perhaps_no_values(attn: Run, tmp_path: Path) -> None:
-    path = save_capture(tmp_path / "qk.safetensors", **{name: np.ones((1, 3, 2), np.float32) for name in "qk"})
+def test_a_dump_has_no_words_and_no_values(attn: Run, tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "dump.safetensors"
+    save_file({name: np.ones((3, 2), np.float32) for name in "qk"}, path)
     refused(attn("inspect", "--from", path, "--words"), 2, "the position of each token")
     refused(attn("inspect", "--from", path, "--norms"), 4, "needs the values V")
     assert attn("inspect", "--from", path, "--rollout").code == 0

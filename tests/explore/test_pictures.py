@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from explored import Driven, driven
-from traces import save_capture
+from safetensors.numpy import save_file
 
 from attncli.engines.interactive import Query, open_interactive
 from attncli.explore.view_state import ViewState
@@ -22,24 +22,25 @@ GRID = np.arange(1, 13).reshape(3, 4)  # behind a token that is no cell
 
 
 @pytest.fixture(scope="module")
-def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("capture") / "t.safetensors"
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("dump") / "t.safetensors"
     q, k = np.random.default_rng(0).normal(size=(2, 2, 13, 8)).astype(np.float32) * 2
-    return save_capture(path, q=q, k=k)
+    save_file({"q": q, "k": k}, path)
+    return path
 
 
-def opened(capture: Path) -> Any:
-    return open_interactive(saved=capture, grid="3x4", prefix=1)
+def opened(dump: Path) -> Any:
+    return open_interactive(saved=dump, grid="3x4", prefix=1)
 
 
-def sight_of(capture: Path) -> LayerViewCache:
-    trace = opened(capture).trace(Query(""))
+def sight_of(dump: Path) -> LayerViewCache:
+    trace = opened(dump).trace(Query(""))
     return LayerViewCache(trace, trace.layers[0])
 
 
-def test_arrows_go_from_cell_to_cell_and_out_above_and_below(capture: Path) -> None:
+def test_arrows_go_from_cell_to_cell_and_out_above_and_below(dump: Path) -> None:
     async def within() -> None:
-        async with driven(model=lambda: opened(capture), text="") as one:
+        async with driven(model=lambda: opened(dump), text="") as one:
             assert one.look.query == 0  # not the last cell: the one that is none
             await one.press("escape", "down")
             assert one.look.query == GRID[0, 0]
@@ -72,8 +73,8 @@ def test_arrows_go_from_cell_to_cell_and_out_above_and_below(capture: Path) -> N
 
 @pytest.mark.parametrize("tier", ["truecolor", "256", "blocks"])
 @pytest.mark.parametrize("room", [Bounds(9, 24), Bounds(16, 45), Bounds(40, 110), Bounds(3, 10)])
-def test_pictures_fit_and_know_what_lies_where(capture: Path, tier: str, room: Bounds) -> None:
-    sight, palette = sight_of(capture), Palette(tier)
+def test_pictures_fit_and_know_what_lies_where(dump: Path, tier: str, room: Bounds) -> None:
+    sight, palette = sight_of(dump), Palette(tier)
     for head, query in ((0, 0), (1, 7)):
         weights = sight.layer.head(head, [query]).weights[0]
         drawn = large_picture(sight, CellCursor(head, query, 5), None, palette, "", room)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from outputs import hold, strict_json
-from traces import save_capture
+from safetensors.numpy import save_file
 
 import attncli
 
@@ -42,9 +42,11 @@ def printed(table: str) -> dict[int, list[list[str]]]:
     return heads
 
 
-def captured(folder: Path, q: np.ndarray, tokens: list[str] | None = None) -> Path:
+def dump(folder: Path, q: np.ndarray, tokens: list[str] | None = None) -> Path:
+    metadata = {"tokens": json.dumps(tokens)} if tokens else None
     ones = np.ones_like(q)
-    return save_capture(folder / "capture.safetensors", tokens, q=q, k=q if tokens else ones, v=ones)
+    save_file({"q": q, "k": q if tokens else ones, "v": ones}, folder / "dump.safetensors", metadata=metadata)
+    return folder / "dump.safetensors"
 
 
 # --- the same numbers --------------------------------------------------------------------------------------
@@ -93,7 +95,7 @@ def test_all_digits_are_there_and_no_more(attn: Run, tmp_path: Path) -> None:
         assert all(text == str(np.float32(text)) for text in (row["score"], row["weight"]))
     double = np.random.default_rng(0).standard_normal((1, 3, 4))
     np.testing.assert_array_equal(
-        np.array(heads_of(attn, "--from", captured(tmp_path, double), "--show", "q")[0]["q"]), double[0]
+        np.array(heads_of(attn, "--from", dump(tmp_path, double), "--show", "q")[0]["q"]), double[0]
     )
 
 
@@ -125,7 +127,7 @@ def test_what_is_no_number_is_a_string_and_the_document_stays_valid(attn: Run, t
         assert {type(value) for row in head["scores"] for value in row} == {float}
         assert head["mask"] == [[False, False], [False, False]]
         assert set(head["metrics"].values()) == {None}
-    path = captured(tmp_path, np.array([[[np.inf, 0, 0], [-np.inf, 0, 0]]], np.float32))  # infinities keep their sign
+    path = dump(tmp_path, np.array([[[np.inf, 0, 0], [-np.inf, 0, 0]]], np.float32))  # infinities keep their sign
     (head,) = heads_of(attn, "--from", path)
     assert head["scores"] == [["inf", "inf"], ["-inf", "-inf"]]
     assert head["weights"] == [["nan", "nan"], ["nan", "nan"]]
@@ -182,7 +184,7 @@ def test_tokens_are_escaped_in_rows_whole_in_documents_and_not_interpreted_in_ta
     ]
     tokens += ["\u202ex", "=1+2", "-", "@x"]  # also what a spreadsheet would calculate
     q = np.random.default_rng(0).standard_normal((1, len(tokens), 4), dtype=np.float32)
-    path = captured(tmp_path, q, tokens)
+    path = dump(tmp_path, q, tokens)
     changed = {
         "a\tb": "a\\tb",
         "c\nd": "c\\nd",

@@ -1,5 +1,6 @@
 """Views as files to hand to somebody: SVG, HTML and Markdown say what the terminal says, wherever they are made."""
 
+import json
 import os
 import re
 import xml.etree.ElementTree as ElementTree
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from running import program
-from traces import save_capture
+from safetensors.numpy import save_file
 
 Run = Callable[..., Any]
 
@@ -113,9 +114,10 @@ def colors_of_terminal(output: str) -> dict[tuple[int, int], str]:
     return cells
 
 
-def captured(folder: Path, tokens: list[str]) -> Path:
+def dump(folder: Path, tokens: list[str]) -> Path:
     q = np.random.default_rng(0).standard_normal((1, len(tokens), 4), dtype=np.float32)
-    return save_capture(folder / "odd.safetensors", tokens, q=q, k=q, v=q)
+    save_file({"q": q, "k": q, "v": q}, folder / "odd.safetensors", metadata={"tokens": json.dumps(tokens)})
+    return folder / "odd.safetensors"
 
 
 # --- the same as in the terminal ---------------------------------------------------------------------------
@@ -186,7 +188,7 @@ HIDDEN = {"\x1b[31m": "\\x1b[31m", "\u202egnp.exe": "\\u202egnp.exe", "\uffff": 
 
 
 def test_markup_in_tokens_and_sentences_is_text(attn: Run, tmp_path: Path) -> None:
-    run = ["tokens", "--from", captured(tmp_path, [*TOKENS, *HIDDEN]), "-F"]
+    run = ["tokens", "--from", dump(tmp_path, [*TOKENS, *HIDDEN]), "-F"]
     markdown = attn(*run, "md").out
     for lines in (Page(attn(*run, "html").out).texts["pre"][0], "\n".join(grid_of(attn(*run, "svg").out)), markdown):
         assert all(token in lines for token in (*TOKENS, *HIDDEN.values()))

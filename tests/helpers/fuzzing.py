@@ -103,8 +103,7 @@ def values(parameter: Any, is_wild: bool) -> st.SearchStrategy[str]:
     elif parameter.name == "width":
         sane = ["40", "60", "100", "200", "100000"]
     else:
-        saved = ["trace.safetensors", "capture.safetensors"]
-        sane = saved if parameter.name == "from_" else BY_METAVAR[parameter.metavar]
+        sane = ["trace.safetensors", "dump.safetensors"] if parameter.name == "from_" else BY_METAVAR[parameter.metavar]
     likely = st.sampled_from(sane) if isinstance(sane, list) else sane
     if not is_wild or parameter.metavar in ("MODULE", "DIR"):  # of any name one is run, or made
         return likely

@@ -1,12 +1,8 @@
 """Layers and traces of arrays that a test makes."""
 
-import json
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from attncli.masks.expressions import ArrayMask, Mask, RuleMask
 from attncli.masks.parser import parse
@@ -37,15 +33,6 @@ def layer_of(
     kind = kind or ("self" if queries == keys else "cross")
     fields.setdefault("heads", tuple(range(heads)))
     return LayerTrace(layer, kind, q, k, k if v is None else v, scale, mask, **fields)
-
-
-def save_capture(path: Path, labels: Sequence[str] | None = None, **arrays: np.ndarray) -> Path:
-    """Save a capture of one layer, whose queries see every key unless its mask hides some."""
-    mask = np.ones((arrays["q"].shape[1], arrays["k"].shape[1]), bool)
-    metadata = {"format": "attncli.capture/1"} | ({} if labels is None else {"labels": json.dumps(labels)})
-    tensors = {f"layers.0.{name}": array for name, array in ({"mask": mask} | arrays).items()}
-    save_file(tensors, path, metadata=metadata)
-    return path
 
 
 def watched(scores: Any, weights: Any, allowed: Any = None, kind: str = "self") -> LayerTrace:

@@ -28,7 +28,6 @@ from safetensors.numpy import save, save_file
 from safetensors.torch import load_file
 from tokenizer_folders import PLACED, spm
 from tokenizers import Tokenizer, models, pre_tokenizers
-from traces import save_capture
 from transformers import AutoConfig
 
 Run = Callable[..., Any]
@@ -74,9 +73,10 @@ def save_gguf(path: Path) -> None:
     write_gguf(path, "llama", tensors, fields | {"attention.layer_norm_rms_epsilon": 1e-5}, tokenizer, Kind.Q8_0)
 
 
-def save_one_layer(path: Path) -> None:
+def save_dump(path: Path) -> None:
     q = np.random.default_rng(0).standard_normal((2, 4, 3), dtype=np.float32)
-    save_capture(path, ["a", "b", "c", "d"], q=q, k=q + 1, v=q, mask=np.tri(4, dtype=bool), scale=np.float32([0.5]))
+    metadata = {"tokens": json.dumps(["a", "b", "c", "d"]), "scale": "0.5"}
+    save_file({"q": q, "k": q + 1, "v": q, "mask": np.tri(4, dtype=bool)}, path, metadata=metadata)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def files(attn: Run, tiny_llama: str, tmp_path: Path) -> Path:
         assert attn("mask", "convert", "causal", "--size", "5", "--to", "additive", "-o", path).code == OK
     path = tmp_path / "trace.safetensors"
     assert attn("inspect", TEXT, "--pair", "fruit", "--mask", "window(3)", "--save", path).code == OK
-    save_one_layer(tmp_path / "capture.safetensors")
+    save_dump(tmp_path / "dump.safetensors")
     save_gguf(tmp_path / "model.gguf")
     shutil.copytree(tiny_llama, tmp_path / "checkpoint")
     return tmp_path
@@ -98,7 +98,7 @@ _CHECKPOINT = f"inspect '{TEXT}' -l all -m FOLDER --engine"
 DAMAGED = [
     *((f"mask.{ending}", f"inspect '{TEXT}' --mask FILE", 30) for ending in ("npy", "safetensors", "pt")),
     ("trace.safetensors", "inspect --from FILE --show tokens,q,weights,output,metrics", 100),
-    ("capture.safetensors", "why --from FILE -q 1", 100),
+    ("dump.safetensors", "why --from FILE -q 1", 100),
     ("model.gguf", f"inspect '{TEXT}' -m FILE -l all", 200),
     ("checkpoint/tokenizer.json", f"inspect '{TEXT}' --vocab FILE", 60),
     *(
@@ -291,10 +291,7 @@ def bombs(trace: bytes) -> dict[str, bytes]:
         "length.safetensors": header(b"{}", 2**63 - 1),
         "terabytes.safetensors": header(json.dumps({"mask": tensor, "q": tensor, "k": tensor}).encode()),
         "deep.safetensors": header(('{"__metadata__": {"attncli": ' + deep).encode()),
-        "deep tokens.safetensors": save(
-            {"layers.0.q": np.ones((1, 2, 2)), "layers.0.k": np.ones((1, 2, 2))},
-            {"format": "attncli.capture/1", "labels": deep},
-        ),
+        "deep tokens.safetensors": save({"q": np.ones((2, 2)), "k": np.ones((2, 2))}, {"tokens": deep}),
         "many layers.safetensors": traced('"layers": 1,', '"layers": 9' + "9" * 15 + ","),
         "infinite.safetensors": traced('"softcap": null', '"softcap": 1e999'),
         "huge past.safetensors": traced('"past": 0', '"past": 2147483647'),

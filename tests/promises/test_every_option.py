@@ -16,8 +16,8 @@ from adapters import save_adapter
 from fuzzing import commands
 from peft import LoraConfig
 from pictured_models import picture, save_tower
+from safetensors.numpy import save_file
 from small_checkpoints import save_tiny_llama
-from traces import save_capture
 from typer.main import get_command
 from whole_program import whole_program
 
@@ -45,8 +45,8 @@ inspect 'time flies' -m tiny --show proof [--engine verify]
 inspect 'time flies' -F json --show output [--no-out-proj]
 inspect -m vit [--image picture.png]
 inspect -m vit --image picture.png [--tower text]
-inspect --from capture.safetensors [--grid 1x2]
-inspect --from capture.safetensors --query 0 --grid 1x1 [--prefix 1]
+inspect --from dump.safetensors [--grid 1x2]
+inspect --from dump.safetensors --query 0 --grid 1x1 [--prefix 1]
 inspect --file lines.txt [--jobs 0] [--on ray]
 inspect 'time flies like' [--top-keys 1]
 inspect 'time flies' --color always [--colormap gray] [--ramp linear]
@@ -93,7 +93,7 @@ def material(tmp_path_factory: pytest.TempPathFactory, tiny_llama: str, minilm: 
         "    optimizer.step()\n"
     )
     np.save(folder / "mask.npy", np.tri(4, dtype=bool))
-    save_capture(folder / "capture.safetensors", **{name: np.eye(2, dtype=np.float32)[None] for name in "qk"})
+    save_file({name: np.eye(2, dtype=np.float32) for name in "qk"}, folder / "dump.safetensors")
     picture(32, 32).save(folder / "picture.png")
     save_tower("vit", folder / "vit")
     (folder / "tiny").symlink_to(tiny_llama)

@@ -18,7 +18,7 @@ from fuzzing import Line, commands, examples, lines, texts
 from hypothesis import given, note
 from hypothesis import strategies as st
 from outputs import CODES, FINDINGS, INPUT, OK, READERS, USAGE, hold, strict_json
-from traces import save_capture
+from safetensors.numpy import save_file
 from typer.main import get_command
 from whole_program import whole_program
 
@@ -69,7 +69,7 @@ def folder(attn: Run, tmp_path: Path, tiny_llama: str, monkeypatch: pytest.Monke
         assert attn("mask", "convert", "causal", "--size", "4", "--to", "sdpa", "-o", f"mask.{ending}").code == OK
     assert attn("inspect", "time flies like an arrow", "--save", "trace.safetensors").code == OK
     q = np.random.default_rng(0).standard_normal((2, 4, 3), dtype=np.float32)
-    save_capture(folder / "capture.safetensors", q=q, k=q[:, ::-1].copy(), mask=mask)
+    save_file({"q": q, "k": q[:, ::-1].copy(), "mask": mask}, folder / "dump.safetensors")
     return folder
 
 

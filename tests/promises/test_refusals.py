@@ -252,11 +252,14 @@ def test_a_file_that_fails_while_it_is_read_is_no_bug(attn: Run) -> None:
 
 def test_a_message_does_not_quote_more_than_anyone_reads(attn: Run, tiny_llama: str, tmp_path: Path) -> None:
     long = "a" * 5_000_000
+    vectors = np.ones((2, 3), np.float32)
+    save_file({"q": vectors, "k": vectors}, tmp_path / "dump.safetensors", metadata={"scale": long})
     save_file({}, tmp_path / "trace.safetensors", metadata={"attncli": json.dumps({"schema": long})})
     for arguments, last in {
         ("inspect", "-", "-m", tiny_llama): "attention there is to the unknown token",
         ("tokens", "-", "-m", tiny_llama): "attention there is to the unknown token",
         ("why", "-", "-q", "b", "-m", "toy"): "aaa",
+        ("inspect", "--from", tmp_path / "dump.safetensors"): "expected a number",
         ("inspect", "--from", tmp_path / "trace.safetensors"): "reads attncli.trace/1",
     }.items():
         ran = attn(*arguments, stdin=long)

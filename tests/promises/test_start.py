@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from imported import COLD, HEAVY, PROGRAM, PROJECT, STARTED, imported_by, modules_after
-from traces import save_capture
+from safetensors.numpy import save_file
 
 import attncli
 
@@ -35,15 +35,15 @@ def test_numpy_multiplies_on_one_core_unless_it_is_told_otherwise(variable: str 
     [
         ("heads|time flies like an arrow|--metrics|sink", set()),
         ("inspect|time flies|--format|json|--show|q,k,v,output,metrics|--mask|window(2)", set()),
-        ("inspect|--from|CAPTURE", set()),
+        ("inspect|--from|DUMP", set()),
         ("inspect|time flies|--rng|torch", {"torch"}),
     ],
 )
 def test_neither_torch_nor_transformers_is_imported_unless_it_is_needed(
     line: str, imported: set[str], tmp_path: Path
 ) -> None:
-    path = save_capture(tmp_path / "capture.safetensors", **{name: np.ones((1, 2, 3), np.float32) for name in "qk"})
-    arguments = line.replace("CAPTURE", str(path)).split("|")
+    save_file({name: np.ones((2, 3), np.float32) for name in "qk"}, tmp_path / "dump.safetensors")
+    arguments = line.replace("DUMP", str(tmp_path / "dump.safetensors")).split("|")
     assert imported_by(PROGRAM, *arguments) & HEAVY == imported
 
 

@@ -37,7 +37,7 @@ def test_every_result_is_one_line(trace: attncli.Trace) -> None:
         "like a bana…', 2 heads",
         repr(cell).partition(", weight")[0]: "AttentionCell(layer 0, head 0, 'arrow' to 'flies'",
         repr(row): "AttentionRow(layer 0, head 0, 'flies' to 5 keys)",
-        repr(attncli.tokenize("time flies")): "Tokenization('time flies', toy, 2 tokens)",
+        repr(attncli.tokenize("time flies")): "Tokenization('time flies', words, 2 tokens)",
         repr(report): "Report(gpt2, 0 findings)",
         repr(survey.heads[0]).partition(":")[0]: "HeadSummary(layer 0, self, head 0",
     }

@@ -1,4 +1,4 @@
-"""Positions with a layout: grids of a user and of a saved trace, and the positions of a pixel and a cell."""
+"""Positions with a layout: grids of a user, a dump and a saved trace, and the positions of a pixel and a cell."""
 
 import json
 from pathlib import Path
@@ -79,6 +79,23 @@ def test_a_users_grid_has_to_fit() -> None:
     for odd in ("2", "0x3", "2x-3", "axb"):
         with pytest.raises(UsageError, match="expected rows and columns"):
             parse_grids(odd, 0, 1, 99, 99)
+
+
+def test_a_dump_names_its_grid(tmp_path: Path) -> None:
+    arrays = {name: np.ones((2, 10, 4), np.float32) for name in "qk"}
+    save_file(arrays, tmp_path / "d.safetensors", metadata={"grid": "3x3", "prefix": "1"})
+    assert load(tmp_path / "d.safetensors").grids == (ImageGrid(1, 3, 3),)
+    # With the name of the file, as all that is wrong with one.
+    for grid, prefix, reason in (
+        ("3x3", "two", "d.safetensors: its metadata has prefix 'two'; expected a number of positions"),
+        ("3x3", "-1", "prefix '-1'"),
+        ("three", "0", "grid 'three': expected rows and columns, such as 14x14"),
+        ("3x4", "1", "grid 3x4 needs 1 and 12 positions, and the trace has 10; give another grid or prefix"),
+        ("9999x9999", "0", "needs 99980001 positions"),
+    ):
+        save_file(arrays, tmp_path / "d.safetensors", metadata={"grid": grid, "prefix": prefix})
+        with pytest.raises(AttnError, match=reason):
+            load(tmp_path / "d.safetensors")
 
 
 @pytest.mark.parametrize("damage", [

@@ -1,6 +1,7 @@
-"""Traces that are saved and read back."""
+"""Traces that are saved and read back, and dumps of somebody else's tensors."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from refusals import refused
 from running import Run
 from safetensors import safe_open
 from safetensors.numpy import save_file
-from traces import save_capture, trace_of, watched
+from traces import trace_of, watched
 
 import attncli
 from attncli.errors import UsageError
@@ -102,15 +103,59 @@ def vectors(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.random.default_rng(sum(shape)).standard_normal(shape, dtype=np.float32)
 
 
+@pytest.fixture
+def dump(tmp_path: Path) -> Callable[..., Path]:
+    def write(metadata: dict[str, str] | None = None, **tensors: np.ndarray[Any, Any]) -> Path:
+        path = tmp_path / "dump.safetensors"
+        save_file(tensors, path, metadata=metadata)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (1, 2, 4, 3)], ids=str)
+def test_a_plain_q_and_k_of_any_usual_shape(attn: Run, dump: Callable[..., Path], shape: tuple[int, ...]) -> None:
+    q, k = vectors(*shape), vectors(*shape) + 1
+    document = attn("inspect", "--from", dump(q=q, k=k), "-F", "json").json
+    assert [token["text"] for token in document["key_tokens"]] == ["0", "1", "2", "3"]
+    (layer,) = document["layers"]
+    heads = q.reshape(-1, 4, 3) @ k.reshape(-1, 4, 3).swapaxes(1, 2) / 3**0.5
+    assert (layer["kind"], layer["proof"], layer["shapes"]["v"]) == ("self", None, [len(heads), 4, 0])
+    for head, scores in zip(layer["heads"], heads, strict=True):
+        np.testing.assert_allclose(head["scores"], scores, rtol=1e-5)
+        assert head["mask"] == [[True] * 4] * 4
+
+
+def test_a_dump_of_everything(attn: Run, dump: Callable[..., Path]) -> None:
+    q, k, v, bias = vectors(4, 2, 3), vectors(2, 4, 3), vectors(2, 4, 5), vectors(4, 2, 4)
+    mask = np.array([[True, True, True, False], [True, True, True, True]])
+    path = dump({"tokens": json.dumps(TOKENS), "scale": "0.25"}, q=q, k=k, v=v, bias=bias, mask=mask)
+    document = attn("inspect", "--from", path, *EVERYTHING).json
+    assert [token["text"] for token in document["key_tokens"]] == TOKENS
+    # Fewer queries than keys are the last positions of a cache.
+    assert [token["text"] for token in document["query_tokens"]] == TOKENS[2:]
+    (layer,) = document["layers"]
+    assert (layer["scale"], layer["kind"], layer["shapes"]["k"]) == (0.25, "cross", [2, 4, 3])
+    for head in layer["heads"]:
+        index = head["head"]
+        scores = q[index] @ k[index // 2].T * 0.25 + bias[index]
+        np.testing.assert_allclose(head["scores"], scores, rtol=1e-4, atol=1e-6)
+        exponentials = np.exp(np.where(mask, scores, -np.inf))
+        weights = exponentials / exponentials.sum(-1, keepdims=True)
+        np.testing.assert_allclose(head["weights"], weights, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(head["output"], weights @ v[index // 2], rtol=1e-4, atol=1e-6)
+        assert head["mask"] == mask.tolist()
+
+
 @pytest.mark.parametrize("odd", [np.nan, -np.inf], ids=str)
-def test_what_is_no_number_is_drawn_and_warned_about(attn: Run, tmp_path: Path, odd: float) -> None:
+def test_what_is_no_number_is_drawn_and_warned_about(attn: Run, dump: Callable[..., Path], odd: float) -> None:
     k = vectors(2, 4, 3)
     k[1, 2, 0] = odd
-    path = save_capture(tmp_path / "odd.safetensors", TOKENS, q=np.abs(vectors(2, 4, 3)), k=k, v=vectors(2, 4, 3))
+    path = dump({"tokens": json.dumps(TOKENS)}, q=np.abs(vectors(2, 4, 3)), k=k, v=vectors(2, 4, 3))
     for name in ("table", "json", "tsv"):
         ran = attn("inspect", "--from", path, "-F", name)
         assert ran.code == 0
-        assert ran.err.startswith("attn: warning: layer 0 of the capture: NaN or infinite numbers")
+        assert ran.err.startswith("attn: warning: k holds NaN or infinite numbers")
         assert ran.err.count("\n") == 1
     heads = attn("inspect", "--from", path, "-F", "json").json["layers"][0]["heads"]
     assert {row[2] for row in heads[1]["scores"]} == {str(odd)}
@@ -119,10 +164,23 @@ def test_what_is_no_number_is_drawn_and_warned_about(attn: Run, tmp_path: Path, 
         assert "X NaN" in attn("inspect", "--from", path).out
 
 
-def test_tensors_of_no_format_are_refused_with_the_names_of_a_capture(attn: Run, tmp_path: Path) -> None:
-    save_file({"q": vectors(1, 4, 3), "k": vectors(1, 4, 3)}, tmp_path / "qk.safetensors")
-    words = "it holds k, q; expected a saved trace, or a capture: layers.0.q, layers.0.k and format attncli.capture/1"
-    refused(attn("inspect", "--from", tmp_path / "qk.safetensors"), 5, words)
+WRONG_DUMPS = {
+    "nothing of ours": ({"weight": vectors(2, 2)}, {}, "it holds weight"),
+    "integers": ({"q": np.ones((4, 3), int), "k": np.ones((4, 3), int)}, {}, "q is int64"),
+    "other widths": ({"q": vectors(4, 3), "k": vectors(4, 5)}, {}, "q [1, 4, 3], k [1, 4, 5]"),
+    "heads that do not divide": ({"q": vectors(3, 4, 3), "k": vectors(2, 4, 3)}, {}, "q [3, 4, 3], k [2, 4, 3]"),
+    "a mask of one axis": ({"q": vectors(4, 3), "k": vectors(4, 3), "mask": np.ones(4, int)}, {}, "mask"),
+    "a bias of another shape": ({"q": vectors(4, 3), "k": vectors(4, 3), "bias": vectors(2, 4, 4)}, {}, "bias"),
+    "tokens of another length": ({"q": vectors(4, 3), "k": vectors(4, 3)}, {"tokens": '["a"]'},
+        "is not a JSON list of 4 strings"),
+    "a scale that is not finite": ({"q": vectors(1, 3), "k": vectors(1, 3)}, {"scale": "nan"}, "scale"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG_DUMPS)
+def test_dumps_that_make_no_attention_are_refused(attn: Run, dump: Callable[..., Path], name: str) -> None:
+    tensors, metadata, words = WRONG_DUMPS[name]
+    refused(attn("inspect", "--from", dump(metadata, **tensors)), 5, words)
 
 
 # Headers that make no sense are in tests/promises/test_corrupt_files.py.
