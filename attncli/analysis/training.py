@@ -1,4 +1,4 @@
-"""Attention over training: the metrics of every head in each measured step, warnings, and what became of heads."""
+"""Attention over training: the metrics of every head over steps or checkpoints, and warnings of heads."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attncli.analysis.metrics import WEIGHTS
 from attncli.errors import UsageError
-from attncli.recording.call import COLUMNS, NAMES, LayerMetrics
+from attncli.recording.call import COLUMNS, LayerMetrics
 from attncli.text import as_ranges, names_in, visible
 
 if TYPE_CHECKING:
@@ -19,9 +18,38 @@ if TYPE_CHECKING:
 _MOST_STEPS = 512  # that are held for the picture; of more, every other one is left out
 _RULE = re.compile(r"\s*(\w+)\s*([<>])\s*(-?\d*\.?\d+)\s*")
 _KEYS = 1.5  # that a query may attend to in the mean, for a warning by default
-CHANGE = "change"  # the column of how far heads are from those of the first checkpoint
-_SHARES = {CHANGE, *WEIGHTS.values()}  # columns of which 1 is the most
 _SIGNS = {">": "above", "<": "below"}
+
+
+class HeadHistory:
+    """Numbers of heads over the steps of a training, or over its checkpoints."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self.columns = tuple(columns)
+        self.names: dict[str, int] = {}  # of the heads, such as L0H3, with their places
+        self.steps: dict[int, Float[np.ndarray, "C N"]] = {}  # that are held, of the heads that there were
+
+    def add(self, step: int, names: Iterable[str], values: Float[np.ndarray, "C N"]) -> None:
+        """Add a step; heads that it does not have are NaN in it."""
+        if len(self.steps) >= _MOST_STEPS:
+            self.steps = dict([*self.steps.items()][::2])
+        places = [self.names.setdefault(name, len(self.names)) for name in names]
+        self.steps[step] = np.full((len(self.columns), len(self.names)), np.nan, np.float32)
+        self.steps[step][:, places] = values
+
+    def over_time(self, column: str) -> Float[np.ndarray, "N S"]:
+        """Return a column of all heads in the steps that are held."""
+        found = np.full((len(self.names), len(self.steps)), np.nan)
+        for at, values in enumerate(self.steps.values()):
+            found[: values.shape[1], at] = values[self.columns.index(column)]
+        return found
+
+    def movement(self, column: str) -> Float[np.ndarray, " N"]:
+        """Return how far each head went, as a share of the largest number, or of 1 if that is more."""
+        values = self.over_time(column)
+        values[~np.isfinite(values)] = np.nan
+        most = np.fmax.reduce(np.abs(values), axis=None, initial=1.0)
+        return np.nan_to_num((np.fmax.reduce(values, axis=1) - np.fmin.reduce(values, axis=1)) / most)
 
 
 class WarningRule(NamedTuple):
@@ -35,11 +63,11 @@ class WarningRule(NamedTuple):
 
     def excess(self, columns: Float[np.ndarray, "C H"], bound: float) -> Float[np.ndarray, " H"]:
         """Return how far heads are beyond a bound, negative within it; NaN where the metric is not defined."""
-        values = columns[COLUMNS.index(self.metric)]
+        values, keys = columns[COLUMNS.index(self.metric)], columns[COLUMNS.index("keys")]
         if self.sign == "is":  # heads that no row counts of have NaN, too
-            return (np.isnan(values) & ~np.isnan(columns[COLUMNS.index("keys")])).astype(float)
+            return (np.isnan(values) & ~np.isnan(keys)).astype(float)
         if self.start is not None:  # a query with one key has no choice
-            values = np.where(columns[COLUMNS.index("keys")] > _KEYS, values, np.nan)
+            values = np.where(keys > _KEYS, values, np.nan)
         return values - bound if self.sign == ">" else bound - values
 
 
@@ -60,7 +88,7 @@ def parse_rules(text: str) -> tuple[WarningRule, ...]:
     for part in text.split(","):
         if (matched := _RULE.fullmatch(part)) is None:
             raise UsageError(f"--warn '{visible(part.strip())}': expected METRIC>NUMBER or METRIC<NUMBER, with commas")
-        names_in("--warn", matched[1], NAMES)
+        names_in("--warn", matched[1], COLUMNS)
         rules.append(WarningRule(matched[1], matched[2], float(matched[3])))
     return tuple(rules)
 
@@ -79,56 +107,28 @@ class HeadWarning(NamedTuple):
         numbers = " to ".join(dict.fromkeys(f"{value:.3g}" for value in (values.min(), values.max())))
         where = ", ".join(filter(None, (self.layer.module, self.layer.place)))
         heads = f"layer {self.layer.layer} head{'s' * (len(self.heads) > 1)} {as_ranges(self.heads)}"
-        bound = [] if sign == "is" else [f"{_SIGNS[sign]} {limit:g}"]
-        why = ": ".join(filter(None, (*bound, meaning)))
+        why = ": ".join(filter(None, (f"{_SIGNS[sign]} {limit:g}" if sign in _SIGNS else "", meaning)))
         return f"step {self.step}: {heads} ({where}): {metric} {numbers}, {why}"
 
 
-class HeadHistory:
-    """Columns of numbers of heads over the steps of a training, or over its checkpoints."""
-
-    names: Sequence[str]  # of the heads, layer by layer, such as L0H3
-
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.columns = tuple(columns)
-        self.steps: dict[int, Float[np.ndarray, "C N"]] = {}  # the columns of all heads, in steps that are held
-
-    def over_time(self, column: str) -> Float[np.ndarray, "N S"]:
-        """Return a column of all heads in the steps that are held; NaN where a layer did not run."""
-        values, count = [each[self.columns.index(column)] for each in self.steps.values()], len(self.names)
-        return np.array([np.pad(each, (0, count - len(each)), constant_values=np.nan) for each in values]).T
-
-    def movement(self, column: str) -> Float[np.ndarray, " N"]:
-        """Return how far each head went, as a share of how far it could."""
-        values = self.over_time(column)
-        values[~np.isfinite(values)] = np.nan
-        most = np.fmax.reduce(np.abs(values), axis=None, initial=1.0 if column in _SHARES else 1e-9)
-        return np.nan_to_num((np.fmax.reduce(values, axis=1) - np.fmin.reduce(values, axis=1)) / most)
-
-
 class TrainingHistory(HeadHistory):
-    """The metrics of all heads over the measured steps."""
+    """The metrics of all heads over the measured steps of a training."""
 
     def __init__(self, rules: Sequence[WarningRule] = DEFAULT_RULES) -> None:
         super().__init__(COLUMNS)
-        self.sizes: dict[int, int] = {}  # how many heads each layer has
         self.warnings: list[HeadWarning] = []  # in the order in which they came
         self.measured, self._rules = 0, (*rules, _NOT_A_NUMBER)  # how many steps were added
         self._states: dict[tuple[WarningRule, int], Int[np.ndarray, " H"]] = {}  # 1 may be warned of, 2 was
 
-    def add(self, step: int, layers: Iterable[LayerMetrics]) -> list[HeadWarning]:
+    def add_layers(self, step: int, layers: Sequence[LayerMetrics]) -> list[HeadWarning]:
         """Add a step, and return the warnings of heads that had none by the same rule."""
-        current = {layer.layer: layer for layer in layers}
-        self.sizes |= {number: layer.values.shape[1] for number, layer in current.items() if number not in self.sizes}
-        if len(self.steps) >= _MOST_STEPS:
-            self.steps = {number: self.steps[number] for number in [*self.steps][::2]}
-        values = {number: np.full((len(COLUMNS), size), np.nan, np.float32) for number, size in self.sizes.items()}
-        self.steps[step] = np.hstack([*(values | {number: one.values for number, one in current.items()}).values()])
+        names = [f"L{layer.layer}H{head}" for layer in layers for head in range(layer.values.shape[1])]
+        self.add(step, names, np.hstack([layer.values for layer in layers]))
         self.measured += 1
         found = []
         for rule in self._rules:
-            for number, layer in current.items():
-                states = self._states.setdefault((rule, number), np.zeros(layer.values.shape[1], int))
+            for layer in layers:
+                states = self._states.setdefault((rule, layer.layer), np.zeros(layer.values.shape[1], int))
                 within = rule.start is None or rule.excess(layer.values, rule.start) <= 0
                 np.maximum(states, within, out=states)
                 heads = np.flatnonzero((states == 1) & (rule.excess(layer.values, rule.limit) > 0)).tolist()
@@ -136,8 +136,3 @@ class TrainingHistory(HeadHistory):
                 found += [HeadWarning(step, rule, layer, heads)] if heads else []
         self.warnings += found
         return found
-
-    @property
-    def names(self) -> list[str]:  # type: ignore[override]
-        """See `HeadHistory`."""
-        return [f"L{number}H{head}" for number, size in self.sizes.items() for head in range(size)]

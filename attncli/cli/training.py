@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from pathlib import Path
-from tempfile import TemporaryFile
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -41,27 +39,10 @@ class TrainingRun:
         self._form = output.chosen(takes_folder=True)
         self._table: TrainingTable | None = None
         self._meter: StepMeter | None = None
-        self._is_lost = False  # whether rows could not be written
-        self._titled = 0.0  # when the terminal got its title
+        self._rank, self._prefix, self._titled = 0, "", 0.0  # of a distributed program; when the terminal got its title
         if self._form not in {*DATASETS, *DRAWN} or (self._form in DATASETS and output.file is None):
             raise UsageError(f"--every writes {', '.join(DATASETS)} or a picture to a file; give -o stats.jsonl")
         self._file = output.file and output.file.absolute()  # wherever the program goes
-        self._of_rank = ""  # which rank of a distributed program this is
-        if self._file is not None:
-            _check_writable(self._file if output.folder is not None else self._file.parent)
-
-    def _open(self) -> None:
-        """Begin the file of this process, which is named by its rank where there are several."""
-        rank, ranks = rank_of_process() or (0, 1)
-        self._of_rank = f"rank {rank} of {ranks}: " if ranks > 1 else ""
-        if (file := self._file) is None:
-            return
-        if self._output.folder is not None:
-            file = file / f"rank-{rank}.{self._form}"
-        elif ranks > 1:
-            file = file.with_suffix(f".rank{rank}{file.suffix}")
-        self._file = file
-        self._table = TrainingTable(file, self._form, rank) if self._form in DATASETS else None
 
     def watching(self) -> AbstractContextManager[None]:
         """Measure the attention that runs inside."""
@@ -70,57 +51,62 @@ class TrainingRun:
         self._meter = StepMeter(self._every, self._add, self.notes)
         return self._meter.watching()
 
+    def _open(self) -> None:
+        """Begin the file of this process, which is named by its rank in a distributed program, known by now."""
+        self._rank, ranks = rank_of_process() or (0, 1)
+        self._prefix = f"rank {self._rank} of {ranks}: " if ranks > 1 else ""
+        if self._file is not None and self._output.folder is not None:
+            self._file = self._file / f"rank-{self._rank}.{self._form}"
+        elif self._file is not None and ranks > 1:
+            self._file = self._file.with_suffix(f".rank{self._rank}{self._file.suffix}")
+        if self._file is not None and self._form in DATASETS:
+            self._table = TrainingTable(self._file, self._form)
+
     def _add(self, step: int, layers: list[LayerMetrics]) -> None:
-        lines = [f"warning: {warning}" for warning in self._history.add(step, layers)]
+        lines = [f"warning: {warning}" for warning in self._history.add_layers(step, layers)]
         try:
-            if self._history.measured == 1:  # by now a distributed program knows its rank
+            if self._history.measured == 1:
                 self._open()
-            if self._table is not None and not self._is_lost:
-                self._table.add(step, layers)
-        except InputError as error:
-            self._is_lost, lines = True, [*lines, f"{error}; the table ends before step {step}"]
+            if self._table is not None:
+                self._table.add(step, layers, self._rank)
+        except OSError as error:
+            self._table, self.notes.fault = None, error.with_traceback(None)
+            lines.append(
+                f"cannot write {visible(str(self._file))}: {error.strerror}; the table ends before step {step}"
+            )
         self._note(lines)
         if self._stderr.has_live_stderr() and not is_accessible() and monotonic() > self._titled + _PAUSE:
-            scores, entropies = np.hstack([layer.values[:2] for layer in layers])
-            worst = np.nanmax(scores, initial=-np.inf), np.nanmin(entropies, initial=np.inf)
+            self._titled, (scores, entropies, *_) = monotonic(), self._history.steps[step]
+            worst = np.fmax.reduce(scores), np.fmin.reduce(entropies)
             # Lines of the screen are the program's.
             sys.stderr.write("\x1b]2;step {:,} · max_score {:.2f} · entropy {:.2f}\a".format(step, *worst))
             sys.stderr.flush()
-            self._titled = monotonic()
 
-    def _note(self, lines: Sequence[str]) -> None:
+    def _note(self, lines: Iterable[str]) -> None:
         for line in lines:
-            self._stderr.note(f"{self._of_rank}{line}")
+            self._stderr.note(f"{self._prefix}{line}")
 
     def report(self) -> int:
         """Finish the table, and show the picture; return the exit code that the warnings ask for."""
-        history, meter, notes = self._history, self._meter, [*self.notes]
-        if meter is None or not history.measured:
-            why = ": an optimizer is there, and made no step" if meter is not None and meter.is_waiting else ""
-            self._note([*notes, f"no attention was measured in a step of training{why}"])
+        history, meter = self._history, self._meter
+        steps = "a step of training" if meter is None else plural(meter.steps, meter.unit)
+        if not history.measured:
+            self._note([*self.notes, f"no attention was measured in {steps}"])
             return ExitCode.FINDINGS if self._fails else ExitCode.OK
         try:
             if self._table is not None:
                 self._table.close()
         except (InputError, OSError) as error:
-            self._is_lost, notes = True, [*notes, f"{error}; the rows are in {self._table and self._table.growing}"]
-        self._note(notes)
-        of = f"{self._of_rank}{history.measured:,} of {plural(meter.steps, meter.unit)} measured"
-        parts = of, plural(len(history.sizes), "layer"), plural(len(history.names), "head"), meter.sampling
-        headline = " · ".join(filter(None, parts))
+            self.notes.fault = error
+            self.notes.add(f"{error}; the rows are in {self._table and self._table.growing}")
+        self._note(self.notes)
+        layers = len({name.partition("H")[0] for name in history.names})
+        parts = f"{history.measured:,} of {steps} measured", plural(layers, "layer"), plural(len(history.names), "head")
+        headline = self._prefix + " · ".join(filter(None, (*parts, meter and meter.sampling)))
         files = [str(self._file)] if self._form in DRAWN and self._file is not None else []
         for output in [self._output.changed(output=file) for file in (*files, None)]:
             with output.view(self._stderr, "table" if output.file is None else self._form, "run") as canvas:
                 palette = canvas.palette("viridis")
                 canvas.show(training_parts(history, headline, palette, canvas.width, canvas.height))
-        is_wrong = bool(history.warnings) or self._is_lost or self.notes.fault is not None
+        is_wrong = bool(history.warnings) or self.notes.fault is not None
         return ExitCode.FINDINGS if is_wrong and self._fails else ExitCode.OK
-
-
-def _check_writable(folder: Path) -> None:
-    """Make a folder, and check that files can be made in it; raise InputError where they cannot."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise InputError(f"cannot write {visible(str(folder))}: {error.strerror or error}") from None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from attncli.errors import NO_METADATA, Failure, InputError
+from attncli.errors import NO_METADATA, Failure
 from attncli.files import atomic_write
 from attncli.formats.columns import TRAINING, Block, Table, row_count, with_metadata
 from attncli.text import visible
@@ -125,41 +125,36 @@ class TrainingTable:
     Parquet has its index at the end of a file, so its rows are lines of JSON beside it until the program ends.
     """
 
-    def __init__(self, path: Path, form: str, rank: int) -> None:
-        self._path, self._form, self._rank = path, form, rank
+    def __init__(self, path: Path, form: str) -> None:
+        self._path, self._form = path, form
         self.growing = path.with_name(f"{path.name}.jsonl") if form == "parquet" else path
-        self._size = 0  # of the whole steps
-        self._write([header(TRAINING, form)] if form in _COMMAS else [])
-        if form == "parquet":  # of an earlier run
-            path.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for earlier in (path, self.growing):
+            earlier.unlink(missing_ok=True)
+        self._append([header(TRAINING, form)] if form in _COMMAS else [])
 
-    def add(self, step: int, layers: Iterable[LayerMetrics]) -> None:
-        """Write the rows of a step, all at once.
-
-        Raises:
-            InputError: they cannot be written; the file ends with the step before.
-        """
+    def add(self, step: int, layers: Iterable[LayerMetrics], rank: int) -> None:
+        """Write the rows of a step, all at once. Raises OSError: they cannot be, and the file ends as before."""
         lines = []
         for layer in layers:
             for head, values in enumerate(layer.values.T):
-                *numbers, twin = (None if value != value else float(str(value)) for value in values)  # shortest digits
-                named = step, layer.place, layer.module, layer.layer, head
-                row = *named, *numbers, twin if twin is None else int(twin), self._rank
+                numbers = (None if value != value else float(str(value)) for value in values)  # the shortest digits
+                row = step, layer.place, layer.module, layer.layer, head, *numbers, rank
                 if self._form in _COMMAS:
                     lines.append(_COMMAS[self._form].join(_field(each, self._form, None) for each in row) + "\n")
                 else:
                     lines.append(orjson.dumps(dict(zip(TRAINING, row, strict=True))).decode() + "\n")
-        self._write(lines)
+        self._append(lines)
 
-    def _write(self, lines: Iterable[str]) -> None:
+    def _append(self, lines: Iterable[str]) -> None:
+        size = self.growing.stat().st_size if self.growing.exists() else 0
         try:
-            with open(self.growing, "a" if self._size else "w", encoding="utf-8") as file:
-                file.writelines(lines)
-            self._size = self.growing.stat().st_size
-        except OSError as error:
+            with open(self.growing, "ab") as file:
+                file.write("".join(lines).encode())
+        except OSError:
             with suppress(OSError):
-                os.truncate(self.growing, self._size)
-            raise InputError(f"cannot write {visible(str(self.growing))}: {error.strerror or error}") from None
+                os.truncate(self.growing, size)
+            raise
 
     def close(self) -> None:
         """Finish a file that has rows: those that were to be Parquet become it."""

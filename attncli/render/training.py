@@ -1,8 +1,8 @@
-"""Attention over training: heads × steps as strips of colour, and the first warnings."""
+"""Attention over steps of training or checkpoints: strips of colour, and the warnings, or the heads that changed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from rich.console import RenderableType
@@ -10,15 +10,17 @@ from rich.segment import Segment
 from rich.text import Text
 
 from attncli.analysis import MEANINGS
-from attncli.analysis.training import CHANGE, HeadHistory, TrainingHistory
+from attncli.analysis.drift import LEAST, drifts, head_name
+from attncli.analysis.heads import HeadReport
+from attncli.analysis.training import HeadHistory, TrainingHistory
 from attncli.recording.call import METRICS
-from attncli.render.block import COMFORTABLE, Block, block, trimmed
+from attncli.render.block import COMFORTABLE, Block, Column, block, ranking, trimmed
 from attncli.render.heatmap import ramp_line
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.text import plural
+from attncli.render.sections import cautioned, joined
+from attncli.text import plural, visible
 
-_MEANINGS = {**MEANINGS, CHANGE: "Jensen-Shannon divergence from the first checkpoint, in bits"}
 _STRIPS = 2  # on a screen, of the metrics that moved most
 _WIDEST_CELL = 4  # of a step
 _AROUND, _LEAST_HEADS = 4, 3  # lines of a strip besides those of its heads: title, axis, legend, and a blank one
@@ -33,20 +35,45 @@ def training_parts(
     yield Text(headline)
     lines = [str(warning) for warning in history.warnings[:_MOST_WARNINGS]]
     lines += [plural(len(history.warnings) - len(lines), "more warning")] if len(history.warnings) > len(lines) else []
-    yield from strips(history, METRICS, palette, width, height and height - len(lines))
+    yield from _strips(history, METRICS, palette, width, height and height - len(lines))
     if lines:
         yield Text("\n".join(map(palette.label, lines)))
 
 
-def strips(
+def checkpoint_parts(
+    reports: Mapping[int, tuple[str, HeadReport]], palette: Palette, width: int | None, height: int | None
+) -> Iterator[RenderableType]:
+    """Yield the headline, a strip for each metric that moved most, and the heads whose label or weights changed."""
+    (start, first), *_, (end, last) = reports.values()
+    history = HeadHistory(first.names)
+    for step, (_, report) in reports.items():
+        numbers = [[head.metrics[name] for head in report.heads] for name in report.names]
+        history.add(step, map(head_name, report.heads), np.array(numbers, np.float32))
+    changed, facts = drifts(first, last), [f"steps {min(reports)} to {max(reports)}", plural(len(first.heads), "head")]
+    facts += [f"mask {' and '.join(first.masks)}", plural(first.sentences, "sentence")]
+    sources = [report.source for _, report in reports.values()]
+    yield cautioned(joined(f"{visible(start)} to {visible(end)}", facts, palette), sources)
+    shown = changed[: None if height is None else max(height // 4, 1)]
+    yield from _strips(history, history.columns, palette, width, height and height - len(shown) - _AROUND)
+    if not changed:
+        yield Text(f"no head changed its label, or a weight by {LEAST:g}")
+        return
+    columns = [
+        Column("head", [drift.name for drift in shown], BOLD, "<"),
+        Column("label", [" → ".join(dict.fromkeys(drift.labels)) for drift in shown], None, "<"),
+        Column("largest change of a weight", [f"{drift.metric} {drift.change:+.2f}" for drift in shown], None, "<"),
+    ]
+    yield ranking(columns, len(changed) - len(shown), width, palette)
+
+
+def _strips(
     history: HeadHistory, columns: Sequence[str], palette: Palette, width: int | None, height: int | None
 ) -> Iterator[Block]:
     """Yield a strip for each column, the one that moved most first, and two where there is a screen."""
     # The entropy tells nothing that its exponential does not.
     names = [name for name in columns if name != "entropy"] or columns
     moved = {name: float(history.movement(name).max()) for name in names}
-    names = [name for name in names if moved[name]] or names[:1]
-    ranked = sorted(names, key=lambda name: (name != CHANGE, -moved[name]))
+    ranked = sorted([name for name in names if moved[name]] or names[:1], key=lambda name: -moved[name])
     most = None if height is None else max((height - 4) // _STRIPS - _AROUND, _LEAST_HEADS)
     for column in ranked if height is None else ranked[:_STRIPS]:
         yield _strip(history, column, palette, width or COMFORTABLE, most)
@@ -54,21 +81,18 @@ def strips(
 
 def _strip(history: HeadHistory, metric: str, palette: Palette, width: int, most: int | None) -> Block:
     """Return a metric: a line of colours for each head, or for those that moved most, and its first and last number."""
-    values, names, steps = history.over_time(metric), history.names, [*history.steps]
+    values, names, steps = history.over_time(metric), [*history.names], [*history.steps]
     shown = np.sort(np.argsort(-history.movement(metric), kind="stable")[:most]).tolist()
     label = max(len(names[index]) for index in shown) + 2
-    room = max(width - label - 2 * _NUMBER, 1)
-    count = min(len(steps), room)
-    each = min(room // count, _WIDEST_CELL)
+    count = min(len(steps), max(width - label - 2 * _NUMBER, 1))
+    each = min(max(width - label - 2 * _NUMBER, 1) // count, _WIDEST_CELL)
     drawn = values[shown][:, np.linspace(0, len(steps) - 1, count).round().astype(int)]
     finite = values[np.isfinite(values)]
-    scale = Scale(0.0, float(finite.max(initial=0.0)) or 1.0)
-    if metric == "max_score" and finite.max(initial=0.0) > 0:
-        scale = Scale(float(finite[finite > 0].min()), scale.high, "log")
-    elif metric == "max_score":
-        scale = Scale(float(finite.min(initial=-1.0)), float(finite.max(initial=0.0)))
+    scale = Scale(float(finite.min(initial=0.0)), float(finite.max(initial=0.0)) or 1.0)
+    if metric == "max_score" and (positive := finite[finite > 0]).size:
+        scale = Scale(float(positive.min()), scale.high, "log")
     more = f" · {plural(len(names) - len(shown), 'head')} moved less" * (len(shown) < len(names))
-    lines = [[Segment(metric, BOLD), Segment(f": {_MEANINGS[metric]}{more}", DIM)]]
+    lines = [[Segment(metric, BOLD), Segment(f": {MEANINGS[metric]}{more}", DIM)]]
     for index, cells in zip(shown, palette.cells(drawn, np.isfinite(drawn), scale, 1), strict=True):
         colors = [] if palette.tier == "plain" else [Segment(glyph * each, style) for glyph, style in cells]
         numbers = "".join(number_text(values[index][at], 2).rjust(_NUMBER) for at in (0, -1))
