@@ -1,13 +1,17 @@
-"""Attention over training: the metrics of every head over steps or checkpoints, and warnings of heads."""
+"""Attention over training: numbers of every head over steps or checkpoints, warnings, and heads that changed."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import product
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from attncli.analysis.heads import HeadReport
+from attncli.analysis.metrics import WEIGHTS
 from attncli.errors import UsageError
 from attncli.recording.call import COLUMNS, LayerMetrics
 from attncli.text import as_ranges, names_in, visible
@@ -17,57 +21,25 @@ if TYPE_CHECKING:
 
 _MOST_STEPS = 512  # that are held for the picture; of more, every other one is left out
 _RULE = re.compile(r"\s*(\w+)\s*([<>])\s*(-?\d*\.?\d+)\s*")
-_KEYS = 1.5  # that a query may attend to in the mean, for a warning by default
+_NUMBER = re.compile(r"(?<!\d)(\d{1,15})(\.[a-z]+)?$")  # at the end of a checkpoint's name
+_KEYS = 1.5  # that a query may attend to in the mean, for a warning
 _SIGNS = {">": "above", "<": "below"}
-
-
-class HeadHistory:
-    """Numbers of heads over the steps of a training, or over its checkpoints."""
-
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.columns = tuple(columns)
-        self.names: dict[str, int] = {}  # of the heads, such as L0H3, with their places
-        self.steps: dict[int, Float[np.ndarray, "C N"]] = {}  # that are held, of the heads that there were
-
-    def add(self, step: int, names: Iterable[str], values: Float[np.ndarray, "C N"]) -> None:
-        """Add a step; heads that it does not have are NaN in it."""
-        if len(self.steps) >= _MOST_STEPS:
-            self.steps = dict([*self.steps.items()][::2])
-        places = [self.names.setdefault(name, len(self.names)) for name in names]
-        self.steps[step] = np.full((len(self.columns), len(self.names)), np.nan, np.float32)
-        self.steps[step][:, places] = values
-
-    def over_time(self, column: str) -> Float[np.ndarray, "N S"]:
-        """Return a column of all heads in the steps that are held."""
-        found = np.full((len(self.names), len(self.steps)), np.nan)
-        for at, values in enumerate(self.steps.values()):
-            found[: values.shape[1], at] = values[self.columns.index(column)]
-        return found
-
-    def movement(self, column: str) -> Float[np.ndarray, " N"]:
-        """Return how far each head went, as a share of the largest number, or of 1 if that is more."""
-        values = self.over_time(column)
-        values[~np.isfinite(values)] = np.nan
-        most = np.fmax.reduce(np.abs(values), axis=None, initial=1.0)
-        return np.nan_to_num((np.fmax.reduce(values, axis=1) - np.fmin.reduce(values, axis=1)) / most)
+LEAST = 0.05  # that a weight of a head changes by
 
 
 class WarningRule(NamedTuple):
     """A bound of a metric."""
 
     metric: str
-    sign: str  # `>`, `<`, or `is` of NaN
+    sign: str  # `>` or `<`
     limit: float
     start: float | None = None  # within which heads must have been in some step, or a warning would be no news
     meaning: str = ""
 
-    def excess(self, columns: Float[np.ndarray, "C H"], bound: float) -> Float[np.ndarray, " H"]:
+    def excess(self, layer: LayerMetrics, bound: float) -> Float[np.ndarray, " H"]:
         """Return how far heads are beyond a bound, negative within it; NaN where the metric is not defined."""
-        values, keys = columns[COLUMNS.index(self.metric)], columns[COLUMNS.index("keys")]
-        if self.sign == "is":  # heads that no row counts of have NaN, too
-            return (np.isnan(values) & ~np.isnan(keys)).astype(float)
-        if self.start is not None:  # a query with one key has no choice
-            values = np.where(keys > _KEYS, values, np.nan)
+        values, keys = (layer.values[COLUMNS.index(name)] for name in (self.metric, "keys"))
+        values = np.where(keys > _KEYS, values, np.nan)  # a query with one key has no choice
         return values - bound if self.sign == ">" else bound - values
 
 
@@ -75,11 +47,10 @@ class WarningRule(NamedTuple):
 DEFAULT_RULES = (
     WarningRule("max_score", ">", 100, 50),
     WarningRule("entropy", "<", 0.1, 0.5),
-    WarningRule("sink", ">", 0.9, 0.45, "collapsed onto the first position"),
-    WarningRule("uniformity", ">", 0.95, 0.7, "went silent, with about the same weight on all keys"),
-    WarningRule("similarity", ">", 0.99, 0.9, "a copy of another head of the layer"),
+    WarningRule("sink", ">", 0.9, 0.45, ": collapsed onto the first position"),
+    WarningRule("uniformity", ">", 0.95, 0.7, ": went silent, with about the same weight on all keys"),
+    WarningRule("similarity", ">", 0.99, 0.9, ": a copy of another head of the layer"),
 )
-_NOT_A_NUMBER = WarningRule("entropy", "is", 0, None, "some of its weights are not numbers")  # always a warning
 
 
 def parse_rules(text: str) -> tuple[WarningRule, ...]:
@@ -107,32 +78,71 @@ class HeadWarning(NamedTuple):
         numbers = " to ".join(dict.fromkeys(f"{value:.3g}" for value in (values.min(), values.max())))
         where = ", ".join(filter(None, (self.layer.module, self.layer.place)))
         heads = f"layer {self.layer.layer} head{'s' * (len(self.heads) > 1)} {as_ranges(self.heads)}"
-        why = ": ".join(filter(None, (f"{_SIGNS[sign]} {limit:g}" if sign in _SIGNS else "", meaning)))
-        return f"step {self.step}: {heads} ({where}): {metric} {numbers}, {why}"
+        return f"step {self.step}: {heads} ({where}): {metric} {numbers}, {_SIGNS[sign]} {limit:g}{meaning}"
 
 
-class TrainingHistory(HeadHistory):
-    """The metrics of all heads over the measured steps of a training."""
+class HeadHistory:
+    """Numbers of heads over the steps of a training, with warnings by rules, or over its checkpoints."""
 
-    def __init__(self, rules: Sequence[WarningRule] = DEFAULT_RULES) -> None:
-        super().__init__(COLUMNS)
+    def __init__(self, columns: Sequence[str] = COLUMNS, rules: Sequence[WarningRule] = ()) -> None:
+        self.columns, self.measured, self._rules = tuple(columns), 0, rules  # and how many steps were added
+        self.names: dict[str, int] = {}  # of the heads, such as L0H3, with their places
+        self.steps: dict[int, Float[np.ndarray, "C N"]] = {}  # that are held, of the heads that there were
         self.warnings: list[HeadWarning] = []  # in the order in which they came
-        self.measured, self._rules = 0, (*rules, _NOT_A_NUMBER)  # how many steps were added
         self._states: dict[tuple[WarningRule, int], Int[np.ndarray, " H"]] = {}  # 1 may be warned of, 2 was
 
+    def add(self, step: int, names: Iterable[str], values: Any) -> None:
+        """Add the numbers `[C, N]` of heads in a step; those that it does not have are NaN, as None is."""
+        if len(self.steps) >= _MOST_STEPS:
+            self.steps = dict([*self.steps.items()][::2])
+        places = [self.names.setdefault(name, len(self.names)) for name in names]
+        self.steps[step] = np.full((len(self.columns), len(self.names)), np.nan, np.float32)
+        self.steps[step][:, places] = np.array(values, np.float32)
+        self.measured += 1
+
     def add_layers(self, step: int, layers: Sequence[LayerMetrics]) -> list[HeadWarning]:
-        """Add a step, and return the warnings of heads that had none by the same rule."""
+        """Add a step of training, and return the warnings of heads that had none by the same rule."""
         names = [f"L{layer.layer}H{head}" for layer in layers for head in range(layer.values.shape[1])]
         self.add(step, names, np.hstack([layer.values for layer in layers]))
-        self.measured += 1
-        found = []
-        for rule in self._rules:
-            for layer in layers:
-                states = self._states.setdefault((rule, layer.layer), np.zeros(layer.values.shape[1], int))
-                within = rule.start is None or rule.excess(layer.values, rule.start) <= 0
-                np.maximum(states, within, out=states)
-                heads = np.flatnonzero((states == 1) & (rule.excess(layer.values, rule.limit) > 0)).tolist()
-                states[heads] = 2
-                found += [HeadWarning(step, rule, layer, heads)] if heads else []
-        self.warnings += found
+        before = len(self.warnings)
+        for rule, layer in product(self._rules, layers):
+            states = self._states.setdefault((rule, layer.layer), np.zeros(layer.values.shape[1], int))
+            np.maximum(states, rule.start is None or rule.excess(layer, rule.start) <= 0, out=states)
+            heads = np.flatnonzero((states == 1) & (rule.excess(layer, rule.limit) > 0)).tolist()
+            states[heads] = 2
+            self.warnings += [HeadWarning(step, rule, layer, heads)] if heads else []
+        return self.warnings[before:]
+
+    def over_time(self, column: str) -> Float[np.ndarray, "N S"]:
+        """Return a column of all heads in the steps that are held."""
+        found = np.full((len(self.names), len(self.steps)), np.nan)
+        for at, values in enumerate(self.steps.values()):
+            found[: values.shape[1], at] = values[self.columns.index(column)]
         return found
+
+    def movement(self, column: str) -> Float[np.ndarray, " N"]:
+        """Return how far each head went, as a share of the largest number, or of 1 if that is more."""
+        values = self.over_time(column)
+        values[~np.isfinite(values)] = np.nan
+        most = np.fmax.reduce(np.abs(values), axis=None, initial=1.0)
+        return np.nan_to_num((np.fmax.reduce(values, axis=1) - np.fmin.reduce(values, axis=1)) / most)
+
+
+def numbered_steps(models: Sequence[str]) -> dict[int, str]:
+    """Return checkpoints by the number at the end of each name, in order; none unless all have one of their own."""
+    numbers = [_NUMBER.search(PurePath(model).name) for model in models]
+    steps = {int(number[1]): model for number, model in zip(numbers, models, strict=True) if number}
+    return dict(sorted(steps.items())) if len(steps) == len(models) else {}
+
+
+def changed_heads(first: HeadReport, last: HeadReport) -> list[tuple[str, str, str]]:
+    """Return heads whose label or weights changed: name, labels, and the largest change of a weight, which ranks."""
+    found = []
+    for before, after in zip(first.heads, last.heads, strict=True):
+        both = [(name, before.metrics.get(metric), after.metrics.get(metric)) for name, metric in WEIGHTS.items()]
+        changes = [(b - a, name) for name, a, b in both if a is not None and b is not None] or [(np.nan, "entropy")]
+        largest, name = max(changes, key=lambda change: abs(change[0]))
+        if before.label != after.label or abs(largest) >= LEAST:
+            labels = " → ".join(dict.fromkeys((before.label, after.label)))
+            found.append((abs(largest), (after.name, labels, f"{name} {largest:+.2f}")))
+    return [row for _, row in sorted(found, key=lambda pair: -pair[0])]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.analysis.training import DEFAULT_RULES, TrainingHistory, parse_rules
+from attncli.analysis.training import DEFAULT_RULES, HeadHistory, parse_rules
 from attncli.cli import options
 from attncli.cli.environment import Environment, is_accessible
 from attncli.errors import ExitCode, InputError, UsageError
@@ -34,10 +34,10 @@ class TrainingRun:
     def __init__(
         self, stderr: Environment, output: options.StderrOutput, every: int, warn: str | None, fails: bool
     ) -> None:
-        self._history, self.notes = TrainingHistory(DEFAULT_RULES if warn is None else parse_rules(warn)), Notes()
+        self._history = HeadHistory(rules=DEFAULT_RULES if warn is None else parse_rules(warn))
         self._stderr, self._output, self._every, self._fails = stderr, output, every, fails
         self._form = output.chosen(takes_folder=True)
-        self._table: TrainingTable | None = None
+        self.notes, self._table = Notes(), None
         self._meter: StepMeter | None = None
         self._rank, self._prefix, self._titled = 0, "", 0.0  # of a distributed program; when the terminal got its title
         if self._form not in {*DATASETS, *DRAWN} or (self._form in DATASETS and output.file is None):

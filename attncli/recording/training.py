@@ -63,18 +63,16 @@ class StepMeter:
         self._every, self._on_step, self._notes = every, on_step, notes
         self._step, self._numbers = _Step(), dict[_Layer, int]()  # of layers, in the order in which they ran first
         self._steps_of = dict[int, int]()  # optimizers
-        self._counting, self._watch = ExitStack(), ExitStack()
+        self._counting, self._watch, self._process = ExitStack(), ExitStack(), os.getpid()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Measure the attention that runs inside."""
-        process = os.getpid()
-        hook = register_optimizer_step_post_hook(
-            lambda optimizer, *_: self._optimizer_stepped(optimizer) if os.getpid() == process else None
-        )
+        hook = register_optimizer_step_post_hook(lambda optimizer, *_: self._optimizer_stepped(optimizer))
         with self._counting:
             self._counting.callback(hook.remove)
-            self._counting.enter_context(self._until_compiled())
+            self._counting.callback(setattr, torch, "compile", torch.compile)
+            torch.compile = self._ending_with(torch.compile)
             self._counting.callback(self._watch.close)
             self._watch_if_due()
             yield
@@ -85,10 +83,8 @@ class StepMeter:
         if self._is_due:
             self._watch.enter_context(watching(self._take, notes=self._notes, on_end=self._ended))
 
-    @contextmanager
-    def _until_compiled(self) -> Iterator[None]:
-        """Measure nothing once the program compiles: an eager step in the place of a compiled one has other bits."""
-        compiler = torch.compile
+    def _ending_with(self, compiler: Callable[..., Any]) -> Callable[..., Any]:
+        """Return torch.compile that ends the measuring: an eager step in the place of a compiled one has other bits."""
 
         @wraps(compiler)
         def compile_unseen(model: Any = None, **options: Any) -> Any:
@@ -100,11 +96,7 @@ class StepMeter:
                 self._counting.close()
             return compiler(model, **options)
 
-        torch.compile = compile_unseen
-        try:
-            yield
-        finally:
-            torch.compile = compiler
+        return compile_unseen
 
     @property
     def _is_due(self) -> bool:
@@ -124,7 +116,7 @@ class StepMeter:
             return
         batch, heads, queries, keys = call.shape
         rows = min(queries, max(_CELLS // (batch * heads * keys), _ROWS))
-        if call.device == "meta" or (sums := _head_sums(call, rows)) is None:
+        if (sums := _head_sums(call, rows)) is None:
             self._notes.add(f"{call.place} is not measured: {call.unsupported or 'its weights are not known'}")
             return
         step.sums.setdefault((owner, step.runs[run], heads), (call.place, []))[1].append(sums)
@@ -149,6 +141,8 @@ class StepMeter:
 
     def _optimizer_stepped(self, optimizer: Optimizer) -> None:
         """End a step with that of the optimizer that made most; those that share a model with it make as many."""
+        if os.getpid() != self._process:
+            return
         with self._notes.of_faults("a step of training was not counted"):
             if self.steps and self.unit != _OPTIMIZER:
                 self._notes.add(f"before the first optimizer step, {self.steps} steps of the table are {self.unit}s")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from rich.console import RenderableType
@@ -10,26 +10,24 @@ from rich.segment import Segment
 from rich.text import Text
 
 from attncli.analysis import MEANINGS
-from attncli.analysis.drift import LEAST, drifts, head_name
-from attncli.analysis.heads import HeadReport
-from attncli.analysis.training import HeadHistory, TrainingHistory
+from attncli.analysis.training import LEAST, HeadHistory
 from attncli.recording.call import METRICS
 from attncli.render.block import COMFORTABLE, Block, Column, block, ranking, trimmed
 from attncli.render.heatmap import ramp_line
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.render.sections import cautioned, joined
-from attncli.text import plural, visible
+from attncli.text import plural
 
 _STRIPS = 2  # on a screen, of the metrics that moved most
 _WIDEST_CELL = 4  # of a step
 _AROUND, _LEAST_HEADS = 4, 3  # lines of a strip besides those of its heads: title, axis, legend, and a blank one
 _MOST_WARNINGS = 6
+_UNCHANGED = f"no head changed its label, or a weight by {LEAST:g}"
 _NUMBER = 8  # cells of a number at the end of a line
 
 
 def training_parts(
-    history: TrainingHistory, headline: str, palette: Palette, width: int | None, height: int | None
+    history: HeadHistory, headline: str, palette: Palette, width: int | None, height: int | None
 ) -> Iterator[RenderableType]:
     """Yield the headline, a strip for each metric that moved most, and the first warnings."""
     yield Text(headline)
@@ -41,29 +39,20 @@ def training_parts(
 
 
 def checkpoint_parts(
-    reports: Mapping[int, tuple[str, HeadReport]], palette: Palette, width: int | None, height: int | None
+    history: HeadHistory,
+    headline: str,
+    changed: Sequence[Sequence[str]],
+    palette: Palette,
+    width: int | None,
+    height: int | None,
 ) -> Iterator[RenderableType]:
-    """Yield the headline, a strip for each metric that moved most, and the heads whose label or weights changed."""
-    (start, first), *_, (end, last) = reports.values()
-    history = HeadHistory(first.names)
-    for step, (_, report) in reports.items():
-        numbers = [[head.metrics[name] for head in report.heads] for name in report.names]
-        history.add(step, map(head_name, report.heads), np.array(numbers, np.float32))
-    changed, facts = drifts(first, last), [f"steps {min(reports)} to {max(reports)}", plural(len(first.heads), "head")]
-    facts += [f"mask {' and '.join(first.masks)}", plural(first.sentences, "sentence")]
-    sources = [report.source for _, report in reports.values()]
-    yield cautioned(joined(f"{visible(start)} to {visible(end)}", facts, palette), sources)
+    """Yield the headline, a strip for each metric that moved most, and the heads that changed."""
+    yield Text(headline)
     shown = changed[: None if height is None else max(height // 4, 1)]
     yield from _strips(history, history.columns, palette, width, height and height - len(shown) - _AROUND)
-    if not changed:
-        yield Text(f"no head changed its label, or a weight by {LEAST:g}")
-        return
-    columns = [
-        Column("head", [drift.name for drift in shown], BOLD, "<"),
-        Column("label", [" → ".join(dict.fromkeys(drift.labels)) for drift in shown], None, "<"),
-        Column("largest change of a weight", [f"{drift.metric} {drift.change:+.2f}" for drift in shown], None, "<"),
-    ]
-    yield ranking(columns, len(changed) - len(shown), width, palette)
+    columns = zip(("head", "label", "largest change of a weight"), zip(*shown, strict=True), strict=False)
+    columns = [Column(title, texts, None, "<") for title, texts in columns]
+    yield ranking(columns, len(changed) - len(shown), width, palette) if shown else Text(_UNCHANGED)
 
 
 def _strips(

@@ -13,7 +13,7 @@ from running import Ran
 from safetensors.numpy import load_file, save_file
 
 import attncli
-from attncli.analysis.drift import numbered_steps
+from attncli.analysis.training import numbered_steps
 
 USAGE, LOAD = 2, 3
 TEXT = "one two three four five one two three four five"

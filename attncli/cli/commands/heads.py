@@ -178,31 +178,37 @@ def show_checkpoints(
     choice: MetricChoice | None = None,
 ) -> int:
     """Show the heads of checkpoints of a run over the same sentences, one open at a time; return how many failed."""
-    from attncli.analysis.drift import head_name, numbered_steps
+    from attncli.analysis.training import HeadHistory, changed_heads, numbered_steps
     from attncli.cli.loop import sentences
     from attncli.formats.columns import checkpoint_table
 
     choice, names, failures = choice or MetricChoice(), [name or "toy" for name in models], 0
-    reports: dict[int, tuple[str, HeadReport]] = {}
     if (form := output.chosen()) == "json":
         raise UsageError("checkpoints of a run are rows; give -F csv")
     texts = None if choice.induction else [*sentences(request.texts, environment)]
+    reports: dict[int, tuple[str, HeadReport]] = {}
     for step, name in (numbered_steps(names) or dict(enumerate(names, start=1))).items():
         own = request.changed(model=None if name == "toy" else name)
         stream, report = _measured(environment, own, workers, choice.induction, tuple(queries), texts)
-        failures += stream.failures
         reports[step] = name, report.only(choice.chosen) if choice.chosen else report
-        _, first = next(iter(reports.values()))
-        if [*map(head_name, report.heads)] != [*map(head_name, first.heads)]:
-            raise UsageError(f"{visible(name)} has other heads than {visible(names[0])}; give checkpoints of one run")
+        failures += stream.failures
+        (start, first), *_, (end, last) = [*reports.values()] * 2
+        if [head.name for head in last.heads] != [head.name for head in first.heads]:
+            raise UsageError(f"{visible(end)} has other heads than {visible(start)}; give checkpoints of one run")
     if not numbered_steps(names):
         environment.note(f"steps are places in the list {', '.join(names)}: not all names end in their step")
 
     def draw(canvas: Terminal | PictureFile) -> Iterable[RenderableType]:
         from attncli.render.training import checkpoint_parts
 
-        height = canvas.height and canvas.height - environment.noted_lines
-        return checkpoint_parts(reports, canvas.palette(colormap or "viridis"), canvas.width, height)
+        history, height = HeadHistory(first.names), canvas.height and canvas.height - environment.noted_lines
+        for step, (_, report) in reports.items():
+            values = [[head.metrics[name] for head in report.heads] for name in report.names]
+            history.add(step, [head.name for head in report.heads], values)
+        facts = f"steps {min(reports)} to {max(reports)}", plural(len(first.heads), "head")
+        headline = " · ".join((f"{visible(start)} to {visible(end)}", *facts, plural(first.sentences, "sentence")))
+        changed, palette = changed_heads(first, last), canvas.palette(colormap or "viridis")
+        return checkpoint_parts(history, headline, changed, palette, canvas.width, height)
 
     _show_report(environment, output, command, form, precision, first, draw, lambda _: checkpoint_table(reports))
     return failures
