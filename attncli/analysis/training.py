@@ -24,7 +24,7 @@ _RULE = re.compile(r"\s*(\w+)\s*([<>])\s*(-?\d*\.?\d+)\s*")
 _NUMBER = re.compile(r"(?<!\d)(\d{1,15})(\.[a-z]+)?$")  # at the end of a checkpoint's name
 _KEYS = 1.5  # that a query may attend to in the mean, for a warning
 _SIGNS = {">": "above", "<": "below"}
-LEAST = 0.05  # that a weight of a head changes by
+_LEAST = 0.05  # that a weight of a head changes by
 
 
 class WarningRule(NamedTuple):
@@ -142,7 +142,7 @@ def changed_heads(first: HeadReport, last: HeadReport) -> list[tuple[str, str, s
         both = [(name, before.metrics.get(metric), after.metrics.get(metric)) for name, metric in WEIGHTS.items()]
         changes = [(b - a, name) for name, a, b in both if a is not None and b is not None] or [(np.nan, "entropy")]
         largest, name = max(changes, key=lambda change: abs(change[0]))
-        if before.label != after.label or abs(largest) >= LEAST:
+        if before.label != after.label or abs(largest) >= _LEAST:
             labels = " → ".join(dict.fromkeys((before.label, after.label)))
             found.append((abs(largest), (after.name, labels, f"{name} {largest:+.2f}")))
     return [row for _, row in sorted(found, key=lambda pair: -pair[0])]

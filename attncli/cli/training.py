@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -12,13 +11,14 @@ import numpy as np
 
 from attncli.analysis.training import DEFAULT_RULES, HeadHistory, parse_rules
 from attncli.cli import options
-from attncli.cli.environment import Environment, is_accessible
-from attncli.errors import ExitCode, InputError, UsageError
+from attncli.cli.environment import Environment
+from attncli.errors import ExitCode, UsageError
 from attncli.formats import DATASETS, DRAWN
 from attncli.formats.rows import TrainingTable
+from attncli.recording.call import METRICS
 from attncli.recording.notes import Notes
 from attncli.recording.run_script import rank_of_process
-from attncli.render.training import training_parts
+from attncli.render.training import history_parts
 from attncli.text import plural, visible
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ class TrainingRun:
     ) -> None:
         self._history = HeadHistory(rules=DEFAULT_RULES if warn is None else parse_rules(warn))
         self._stderr, self._output, self._every, self._fails = stderr, output, every, fails
-        self._form = output.chosen(takes_folder=True)
-        self.notes, self._table = Notes(), None
-        self._meter: StepMeter | None = None
-        self._rank, self._prefix, self._titled = 0, "", 0.0  # of a distributed program; when the terminal got its title
+        self._form, self.notes = output.chosen(takes_folder=True), Notes()
         if self._form not in {*DATASETS, *DRAWN} or (self._form in DATASETS and output.file is None):
             raise UsageError(f"--every writes {', '.join(DATASETS)} or a picture to a file; give -o stats.jsonl")
         self._file = output.file and output.file.absolute()  # wherever the program goes
+        self._meter: StepMeter | None = None
+        self._table: TrainingTable | None = None
+        self._rank, self._ranks, self._titled = 0, 1, 0.0  # of a distributed program; when the terminal got its title
 
     def watching(self) -> AbstractContextManager[None]:
         """Measure the attention that runs inside."""
@@ -53,17 +53,17 @@ class TrainingRun:
 
     def _open(self) -> None:
         """Begin the file of this process, which is named by its rank in a distributed program, known by now."""
-        self._rank, ranks = rank_of_process() or (0, 1)
-        self._prefix = f"rank {self._rank} of {ranks}: " if ranks > 1 else ""
+        self._rank, self._ranks = rank_of_process() or (0, 1)
         if self._file is not None and self._output.folder is not None:
-            self._file = self._file / f"rank-{self._rank}.{self._form}"
-        elif self._file is not None and ranks > 1:
+            self._file /= f"rank-{self._rank}.{self._form}"
+        elif self._file is not None and self._ranks > 1:
             self._file = self._file.with_suffix(f".rank{self._rank}{self._file.suffix}")
         if self._file is not None and self._form in DATASETS:
             self._table = TrainingTable(self._file, self._form)
 
     def _add(self, step: int, layers: list[LayerMetrics]) -> None:
-        lines = [f"warning: {warning}" for warning in self._history.add_layers(step, layers)]
+        for warning in self._history.add_layers(step, layers):
+            self._stderr.note(f"warning: {warning}")
         try:
             if self._history.measured == 1:
                 self._open()
@@ -71,42 +71,33 @@ class TrainingRun:
                 self._table.add(step, layers, self._rank)
         except OSError as error:
             self._table, self.notes.fault = None, error.with_traceback(None)
-            lines.append(
-                f"cannot write {visible(str(self._file))}: {error.strerror}; the table ends before step {step}"
-            )
-        self._note(lines)
-        if self._stderr.has_live_stderr() and not is_accessible() and monotonic() > self._titled + _PAUSE:
+            why = error.strerror or error
+            self._stderr.note(f"cannot write {visible(str(self._file))}: {why}; the table ends before step {step}")
+        if self._stderr.has_live_stderr() and monotonic() > self._titled + _PAUSE:
             self._titled, (scores, entropies, *_) = monotonic(), self._history.steps[step]
             worst = np.fmax.reduce(scores), np.fmin.reduce(entropies)
             # Lines of the screen are the program's.
             sys.stderr.write("\x1b]2;step {:,} · max_score {:.2f} · entropy {:.2f}\a".format(step, *worst))
             sys.stderr.flush()
 
-    def _note(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self._stderr.note(f"{self._prefix}{line}")
-
     def report(self) -> int:
-        """Finish the table, and show the picture; return the exit code that the warnings ask for."""
+        """Show the picture, and finish the table; return the exit code that the warnings ask for."""
         history, meter = self._history, self._meter
         steps = "a step of training" if meter is None else plural(meter.steps, meter.unit)
-        if not history.measured:
-            self._note([*self.notes, f"no attention was measured in {steps}"])
-            return ExitCode.FINDINGS if self._fails else ExitCode.OK
-        try:
-            if self._table is not None:
-                self._table.close()
-        except (InputError, OSError) as error:
-            self.notes.fault = error
-            self.notes.add(f"{error}; the rows are in {self._table and self._table.growing}")
-        self._note(self.notes)
-        layers = len({name.partition("H")[0] for name in history.names})
-        parts = f"{history.measured:,} of {steps} measured", plural(layers, "layer"), plural(len(history.names), "head")
-        headline = self._prefix + " · ".join(filter(None, (*parts, meter and meter.sampling)))
-        files = [str(self._file)] if self._form in DRAWN and self._file is not None else []
-        for output in [self._output.changed(output=file) for file in (*files, None)]:
-            with output.view(self._stderr, "table" if output.file is None else self._form, "run") as canvas:
-                palette = canvas.palette("viridis")
-                canvas.show(training_parts(history, headline, palette, canvas.width, canvas.height))
-        is_wrong = bool(history.warnings) or self.notes.fault is not None
-        return ExitCode.FINDINGS if is_wrong and self._fails else ExitCode.OK
+        for note in [*self.notes, *[f"no attention was measured in {steps}"] * (not history.measured)]:
+            self._stderr.note(note)
+        if meter is not None and history.measured:
+            parts = [f"rank {self._rank} of {self._ranks}"] * (self._ranks > 1)
+            parts += [f"{history.measured:,} of {steps} measured", plural(len(history.names), "head"), meter.sampling]
+            headline = " · ".join(filter(None, parts))
+            files = [str(self._file)] if self._form in DRAWN and self._file is not None else []
+            for output in [self._output.changed(output=file) for file in (*files, None)]:
+                with output.view(self._stderr, "table" if output.file is None else self._form, "run") as canvas:
+                    palette = canvas.palette("viridis")
+                    rows = [("first warnings",), *((str(warning),) for warning in history.warnings)]
+                    parts_of = history_parts(history, METRICS, headline, rows, palette, canvas.width, canvas.height)
+                    canvas.show(parts_of)
+        if self._table is not None:
+            self._table.close()
+        is_fine = history.measured and not history.warnings and self.notes.fault is None
+        return ExitCode.FINDINGS if self._fails and not is_fine else ExitCode.OK

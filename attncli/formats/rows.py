@@ -6,7 +6,7 @@ import csv
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from errno import ENOSPC
 from functools import lru_cache
 from itertools import chain, groupby, repeat
 from pathlib import Path
@@ -127,37 +127,34 @@ class TrainingTable:
 
     def __init__(self, path: Path, form: str) -> None:
         self._path, self._form = path, form
-        self.growing = path.with_name(f"{path.name}.jsonl") if form == "parquet" else path
         path.parent.mkdir(parents=True, exist_ok=True)
-        for earlier in (path, self.growing):
-            earlier.unlink(missing_ok=True)
-        self._append([header(TRAINING, form)] if form in _COMMAS else [])
+        path.unlink(missing_ok=True)  # of an earlier run
+        growing = path.with_name(f"{path.name}.jsonl") if form == "parquet" else path
+        self._file = io.FileIO(growing, "w")  # unbuffered: a step is one write
+        self._write(header(TRAINING, form) if form in _COMMAS else "")
 
     def add(self, step: int, layers: Iterable[LayerMetrics], rank: int) -> None:
         """Write the rows of a step, all at once. Raises OSError: they cannot be, and the file ends as before."""
-        lines = []
+        lines = ""
         for layer in layers:
             for head, values in enumerate(layer.values.T):
                 numbers = (None if value != value else float(str(value)) for value in values)  # the shortest digits
                 row = step, layer.place, layer.module, layer.layer, head, *numbers, rank
                 if self._form in _COMMAS:
-                    lines.append(_COMMAS[self._form].join(_field(each, self._form, None) for each in row) + "\n")
+                    lines += _COMMAS[self._form].join(_field(each, self._form, None) for each in row) + "\n"
                 else:
-                    lines.append(orjson.dumps(dict(zip(TRAINING, row, strict=True))).decode() + "\n")
-        self._append(lines)
+                    lines += orjson.dumps(dict(zip(TRAINING, row, strict=True))).decode() + "\n"
+        self._write(lines)
 
-    def _append(self, lines: Iterable[str]) -> None:
-        size = self.growing.stat().st_size if self.growing.exists() else 0
-        try:
-            with open(self.growing, "ab") as file:
-                file.write("".join(lines).encode())
-        except OSError:
-            with suppress(OSError):
-                os.truncate(self.growing, size)
-            raise
+    def _write(self, lines: str) -> None:
+        data, start = lines.encode(), self._file.tell()
+        if self._file.write(data) < len(data):  # a full disk takes a part
+            self._file.truncate(start)
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
 
     def close(self) -> None:
         """Finish a file that has rows: those that were to be Parquet become it."""
+        self._file.close()
         if self._form == "parquet":
             from pyarrow import json, parquet
 
@@ -165,5 +162,5 @@ class TrainingTable:
 
             options = json.ParseOptions(explicit_schema=schema_of(TRAINING))
             with atomic_write(self._path) as aside:
-                parquet.write_table(json.read_json(self.growing, parse_options=options), aside, compression="zstd")
-            self.growing.unlink()
+                parquet.write_table(json.read_json(self._file.name, parse_options=options), aside, compression="zstd")
+            os.unlink(self._file.name)

@@ -10,9 +10,8 @@ from rich.segment import Segment
 from rich.text import Text
 
 from attncli.analysis import MEANINGS
-from attncli.analysis.training import LEAST, HeadHistory
-from attncli.recording.call import METRICS
-from attncli.render.block import COMFORTABLE, Block, Column, block, ranking, trimmed
+from attncli.analysis.training import HeadHistory
+from attncli.render.block import COMFORTABLE, Block, block, trimmed, wrapping
 from attncli.render.heatmap import ramp_line
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -21,51 +20,35 @@ from attncli.text import plural
 _STRIPS = 2  # on a screen, of the metrics that moved most
 _WIDEST_CELL = 4  # of a step
 _AROUND, _LEAST_HEADS = 4, 3  # lines of a strip besides those of its heads: title, axis, legend, and a blank one
-_MOST_WARNINGS = 6
-_UNCHANGED = f"no head changed its label, or a weight by {LEAST:g}"
 _NUMBER = 8  # cells of a number at the end of a line
 
 
-def training_parts(
-    history: HeadHistory, headline: str, palette: Palette, width: int | None, height: int | None
-) -> Iterator[RenderableType]:
-    """Yield the headline, a strip for each metric that moved most, and the first warnings."""
-    yield Text(headline)
-    lines = [str(warning) for warning in history.warnings[:_MOST_WARNINGS]]
-    lines += [plural(len(history.warnings) - len(lines), "more warning")] if len(history.warnings) > len(lines) else []
-    yield from _strips(history, METRICS, palette, width, height and height - len(lines))
-    if lines:
-        yield Text("\n".join(map(palette.label, lines)))
-
-
-def checkpoint_parts(
+def history_parts(
     history: HeadHistory,
+    columns: Sequence[str],
     headline: str,
-    changed: Sequence[Sequence[str]],
+    rows: Sequence[Sequence[str]],
     palette: Palette,
     width: int | None,
     height: int | None,
 ) -> Iterator[RenderableType]:
-    """Yield the headline, a strip for each metric that moved most, and the heads that changed."""
+    """Yield the headline, a strip for each column, the one that moved most first, and rows about heads.
+
+    A screen has two strips, of the heads that moved most, and the first rows, with their titles.
+    """
     yield Text(headline)
-    shown = changed[: None if height is None else max(height // 4, 1)]
-    yield from _strips(history, history.columns, palette, width, height and height - len(shown) - _AROUND)
-    columns = zip(("head", "label", "largest change of a weight"), zip(*shown, strict=True), strict=False)
-    columns = [Column(title, texts, None, "<") for title, texts in columns]
-    yield ranking(columns, len(changed) - len(shown), width, palette) if shown else Text(_UNCHANGED)
-
-
-def _strips(
-    history: HeadHistory, columns: Sequence[str], palette: Palette, width: int | None, height: int | None
-) -> Iterator[Block]:
-    """Yield a strip for each column, the one that moved most first, and two where there is a screen."""
-    # The entropy tells nothing that its exponential does not.
-    names = [name for name in columns if name != "entropy"] or columns
-    moved = {name: float(history.movement(name).max()) for name in names}
-    ranked = sorted([name for name in names if moved[name]] or names[:1], key=lambda name: -moved[name])
-    most = None if height is None else max((height - 4) // _STRIPS - _AROUND, _LEAST_HEADS)
+    shown = rows[: None if height is None else max(height // 4, 2)]
+    more = [(f"{len(rows) - len(shown):,} more",)] * (len(shown) < len(rows))
+    moved = {name: float(history.movement(name).max()) for name in columns if name != "entropy"}  # of effective_keys
+    ranked = sorted([name for name in moved if moved[name]] or columns[:1], key=lambda name: -moved.get(name, 0.0))
+    most = None if height is None else max((height - len(shown) - 4) // _STRIPS - _AROUND, _LEAST_HEADS)
     for column in ranked if height is None else ranked[:_STRIPS]:
         yield _strip(history, column, palette, width or COMFORTABLE, most)
+    if len(rows) > 1:
+        cells = [
+            [(palette.label(text), DIM if row in (rows[0], *more) else None) for text in row] for row in (*shown, *more)
+        ]
+        yield wrapping(cells, "<" * len(rows[0]), width)
 
 
 def _strip(history: HeadHistory, metric: str, palette: Palette, width: int, most: int | None) -> Block:
@@ -80,7 +63,7 @@ def _strip(history: HeadHistory, metric: str, palette: Palette, width: int, most
     scale = Scale(float(finite.min(initial=0.0)), float(finite.max(initial=0.0)) or 1.0)
     if metric == "max_score" and (positive := finite[finite > 0]).size:
         scale = Scale(float(positive.min()), scale.high, "log")
-    more = f" · {plural(len(names) - len(shown), 'head')} moved less" * (len(shown) < len(names))
+    more = f" · {len(names) - len(shown):,} more heads" * (len(shown) < len(names))
     lines = [[Segment(metric, BOLD), Segment(f": {MEANINGS[metric]}{more}", DIM)]]
     for index, cells in zip(shown, palette.cells(drawn, np.isfinite(drawn), scale, 1), strict=True):
         colors = [] if palette.tier == "plain" else [Segment(glyph * each, style) for glyph, style in cells]

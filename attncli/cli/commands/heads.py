@@ -199,16 +199,17 @@ def show_checkpoints(
         environment.note(f"steps are places in the list {', '.join(names)}: not all names end in their step")
 
     def draw(canvas: Terminal | PictureFile) -> Iterable[RenderableType]:
-        from attncli.render.training import checkpoint_parts
+        from attncli.render.training import history_parts
 
         history, height = HeadHistory(first.names), canvas.height and canvas.height - environment.noted_lines
         for step, (_, report) in reports.items():
             values = [[head.metrics[name] for head in report.heads] for name in report.names]
             history.add(step, [head.name for head in report.heads], values)
-        facts = f"steps {min(reports)} to {max(reports)}", plural(len(first.heads), "head")
-        headline = " · ".join((f"{visible(start)} to {visible(end)}", *facts, plural(first.sentences, "sentence")))
         changed, palette = changed_heads(first, last), canvas.palette(colormap or "viridis")
-        return checkpoint_parts(history, headline, changed, palette, canvas.width, height)
+        facts = f"{len(changed)} of {plural(len(history.names), 'head')} changed", plural(first.sentences, "sentence")
+        headline = " · ".join((f"{visible(start)} to {visible(end)}", *facts))
+        rows = [("head", "label", "largest change of a weight"), *changed]
+        return history_parts(history, history.columns, headline, rows, palette, canvas.width, height)
 
     _show_report(environment, output, command, form, precision, first, draw, lambda _: checkpoint_table(reports))
     return failures
