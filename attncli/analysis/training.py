@@ -23,7 +23,6 @@ _MOST_STEPS = 512  # that are held for the picture; of more, every other one is 
 _RULE = re.compile(r"\s*(\w+)\s*([<>])\s*(-?\d*\.?\d+)\s*")
 _NUMBER = re.compile(r"(?<!\d)(\d{1,15})(\.[a-z]+)?$")  # at the end of a checkpoint's name
 _KEYS = 1.5  # that a query may attend to in the mean, for a warning
-_SIGNS = {">": "above", "<": "below"}
 _LEAST = 0.05  # that a weight of a head changes by
 
 
@@ -41,6 +40,15 @@ class WarningRule(NamedTuple):
         values, keys = (layer.values[COLUMNS.index(name)] for name in (self.metric, "keys"))
         values = np.where(keys > _KEYS, values, np.nan)  # a query with one key has no choice
         return values - bound if self.sign == ">" else bound - values
+
+    def warning(self, step: int, layer: LayerMetrics, heads: Sequence[int]) -> str:
+        """Return the warning of heads of a layer that are beyond the limit in a step."""
+        values = layer.values[COLUMNS.index(self.metric), heads]
+        numbers = " to ".join(dict.fromkeys(f"{value:.3g}" for value in (values.min(), values.max())))
+        where = ", ".join(filter(None, (layer.module, layer.place)))
+        named = f"layer {layer.layer} head{'s' * (len(heads) > 1)} {as_ranges(heads)} ({where})"
+        bound = f"{'above' if self.sign == '>' else 'below'} {self.limit:g}{self.meaning}"
+        return f"step {step}: {named}: {self.metric} {numbers}, {bound}"
 
 
 # Silent about runs that go well.
@@ -64,23 +72,6 @@ def parse_rules(text: str) -> tuple[WarningRule, ...]:
     return tuple(rules)
 
 
-class HeadWarning(NamedTuple):
-    """The first step in which heads of a layer are beyond a rule's limit."""
-
-    step: int
-    rule: WarningRule
-    layer: LayerMetrics
-    heads: Sequence[int]
-
-    def __str__(self) -> str:
-        metric, sign, limit, _, meaning = self.rule
-        values = self.layer.values[COLUMNS.index(metric), self.heads]
-        numbers = " to ".join(dict.fromkeys(f"{value:.3g}" for value in (values.min(), values.max())))
-        where = ", ".join(filter(None, (self.layer.module, self.layer.place)))
-        heads = f"layer {self.layer.layer} head{'s' * (len(self.heads) > 1)} {as_ranges(self.heads)}"
-        return f"step {self.step}: {heads} ({where}): {metric} {numbers}, {_SIGNS[sign]} {limit:g}{meaning}"
-
-
 class HeadHistory:
     """Numbers of heads over the steps of a training, with warnings by rules, or over its checkpoints."""
 
@@ -88,7 +79,7 @@ class HeadHistory:
         self.columns, self.measured, self._rules = tuple(columns), 0, rules  # and how many steps were added
         self.names: dict[str, int] = {}  # of the heads, such as L0H3, with their places
         self.steps: dict[int, Float[np.ndarray, "C N"]] = {}  # that are held, of the heads that there were
-        self.warnings: list[HeadWarning] = []  # in the order in which they came
+        self.warnings: list[str] = []  # in the order in which they came
         self._states: dict[tuple[WarningRule, int], Int[np.ndarray, " H"]] = {}  # 1 may be warned of, 2 was
 
     def add(self, step: int, names: Iterable[str], values: Any) -> None:
@@ -100,7 +91,7 @@ class HeadHistory:
         self.steps[step][:, places] = np.array(values, np.float32)
         self.measured += 1
 
-    def add_layers(self, step: int, layers: Sequence[LayerMetrics]) -> list[HeadWarning]:
+    def add_layers(self, step: int, layers: Sequence[LayerMetrics]) -> list[str]:
         """Add a step of training, and return the warnings of heads that had none by the same rule."""
         names = [f"L{layer.layer}H{head}" for layer in layers for head in range(layer.values.shape[1])]
         self.add(step, names, np.hstack([layer.values for layer in layers]))
@@ -110,7 +101,7 @@ class HeadHistory:
             np.maximum(states, rule.start is None or rule.excess(layer, rule.start) <= 0, out=states)
             heads = np.flatnonzero((states == 1) & (rule.excess(layer, rule.limit) > 0)).tolist()
             states[heads] = 2
-            self.warnings += [HeadWarning(step, rule, layer, heads)] if heads else []
+            self.warnings += [rule.warning(step, layer, heads)] if heads else []
         return self.warnings[before:]
 
     def over_time(self, column: str) -> Float[np.ndarray, "N S"]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager
-from time import monotonic
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from attncli.recording.call import LayerMetrics
     from attncli.recording.training import StepMeter
 
-_PAUSE = 0.5  # seconds between two titles of the terminal
-
 
 class TrainingRun:
     """A program whose heads are measured in each N-th step of its training."""
@@ -42,7 +39,7 @@ class TrainingRun:
         self._file = output.file and output.file.absolute()  # wherever the program goes
         self._meter: StepMeter | None = None
         self._table: TrainingTable | None = None
-        self._rank, self._ranks, self._titled = 0, 1, 0.0  # of a distributed program; when the terminal got its title
+        self._rank, self._ranks = 0, 1  # of a distributed program
 
     def watching(self) -> AbstractContextManager[None]:
         """Measure the attention that runs inside."""
@@ -73,11 +70,10 @@ class TrainingRun:
             self._table, self.notes.fault = None, error.with_traceback(None)
             why = error.strerror or error
             self._stderr.note(f"cannot write {visible(str(self._file))}: {why}; the table ends before step {step}")
-        if self._stderr.has_live_stderr() and monotonic() > self._titled + _PAUSE:
-            self._titled, (scores, entropies, *_) = monotonic(), self._history.steps[step]
-            worst = np.fmax.reduce(scores), np.fmin.reduce(entropies)
-            # Lines of the screen are the program's.
-            sys.stderr.write("\x1b]2;step {:,} · max_score {:.2f} · entropy {:.2f}\a".format(step, *worst))
+        if self._stderr.has_live_stderr():  # in the title, as lines of the screen are the program's
+            scores, entropies, *_ = self._history.steps[step]
+            worst = f"max_score {np.fmax.reduce(scores):.2f} · entropy {np.fmin.reduce(entropies):.2f}"
+            sys.stderr.write(f"\x1b]2;step {step:,} · {worst}\a")
             sys.stderr.flush()
 
     def report(self) -> int:
@@ -90,13 +86,12 @@ class TrainingRun:
             parts = [f"rank {self._rank} of {self._ranks}"] * (self._ranks > 1)
             parts += [f"{history.measured:,} of {steps} measured", plural(len(history.names), "head"), meter.sampling]
             headline = " · ".join(filter(None, parts))
-            files = [str(self._file)] if self._form in DRAWN and self._file is not None else []
-            for output in [self._output.changed(output=file) for file in (*files, None)]:
-                with output.view(self._stderr, "table" if output.file is None else self._form, "run") as canvas:
-                    palette = canvas.palette("viridis")
-                    rows = [("first warnings",), *((str(warning),) for warning in history.warnings)]
-                    parts_of = history_parts(history, METRICS, headline, rows, palette, canvas.width, canvas.height)
-                    canvas.show(parts_of)
+            rows = [("first warnings",), *((warning,) for warning in history.warnings)]
+            form = self._form if self._form in DRAWN else "table"
+            output = self._output.changed(output=str(self._file) if self._file and self._form in DRAWN else None)
+            with output.view(self._stderr, form, "run") as canvas:
+                drawn_as = canvas.palette("viridis"), canvas.width, canvas.height
+                canvas.show(history_parts(history, METRICS, headline, rows, *drawn_as))
         if self._table is not None:
             self._table.close()
         is_fine = history.measured and not history.warnings and self.notes.fault is None

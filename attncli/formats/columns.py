@@ -235,13 +235,9 @@ def head_table(report: HeadReport) -> Table:
 
 def checkpoint_table(reports: Mapping[int, tuple[str, HeadReport]]) -> Table:
     """Return a row for each head of each checkpoint: its step, its name, and what `head_table` has."""
-    tables = {step: head_table(report) for step, (_, report) in reports.items()}
-    (table, *_), of_step = tables.values(), {"step": "int64", "checkpoint": "string"}
-    return Table({**of_step, **table.types}, (
-        {"step": step, "checkpoint": reports[step][0], **block}
-        for step, table in tables.items()
-        for block in table.blocks
-    ))  # fmt: skip
+    of_step = [({"step": step, "checkpoint": name}, head_table(report)) for step, (name, report) in reports.items()]
+    types = {"step": "int64", "checkpoint": "string", **of_step[0][1].types}
+    return Table(types, (step | block for step, table in of_step for block in table.blocks))
 
 
 def term_table(composition: Composition) -> Table:

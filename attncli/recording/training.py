@@ -1,8 +1,7 @@
 """Attention over training: counts the steps of a program, and measures the heads in the first and each N-th.
 
 A step is one of an optimizer of torch. Without an optimizer it is a `backward`, and without that a forward of the
-outermost module in which attention ran. Calls are reduced where their tensors are, while the program waits. Query rows
-count that have a key and are no padding, which is a position that no query may attend to.
+outermost module in which attention ran. Query rows count that have a key and are no padding.
 """
 
 from __future__ import annotations
@@ -37,12 +36,9 @@ if TYPE_CHECKING:
 # Its module, or its place outside of modules; which call in a run of its module it is; and its heads.
 _Layer = tuple[int | CallSite, int, int]
 _OPTIMIZER = "optimizer step"
-_COMPILED = (
-    "the program calls torch.compile, and attention in compiled code is not seen: nothing is measured from step {} on; "
-    "set TORCH_COMPILE_DISABLE=1 to measure the program without it"
-)
+_COMPILED = "attention that torch.compile compiled is not seen: nothing is measured from step {} on"
+_COMPILED += "; set TORCH_COMPILE_DISABLE=1 to measure the program without it"
 _CELLS, _ROWS = 2**19, 8  # of a call: cells that are measured at most, and query positions at least
-_MEANS = 6  # of `COLUMNS`, from entropy to keys
 
 
 @dataclass
@@ -89,9 +85,8 @@ class StepMeter:
         @wraps(compiler)
         def compile_unseen(model: Any = None, **options: Any) -> Any:
             is_own = model is not None and not (isinstance(model, FunctionType) and is_of_library(model.__code__))
-            is_off = options.get("disable") or os.environ.get("TORCH_COMPILE_DISABLE") == "1"
-            backend = options.get("backend")
-            if is_own and not is_off and getattr(backend, "__name__", backend) != "eager":  # as flex_attention has it
+            backend = getattr(options.get("backend"), "__name__", options.get("backend"))
+            if is_own and backend != "eager" and os.environ.get("TORCH_COMPILE_DISABLE") != "1":  # flex has eager
                 self._notes.add(_COMPILED.format(self.steps + 1))
                 self._counting.close()
             return compiler(model, **options)
@@ -165,38 +160,35 @@ class StepMeter:
             self._on_step(self.steps, sorted(layers))
 
 
-def _head_sums(call: AttentionCall, rows: int) -> Float[Tensor, "13+H H"] | None:
-    """Return sums over query positions, their counts, the largest score, and products of heads; None if unknown."""
-    _, _, queries, keys = call.shape
+def _head_sums(call: AttentionCall, rows: int) -> Float[Tensor, "9+H H"] | None:
+    """Return sums over query positions, counts, the largest score, and products of heads; None if they are unknown."""
     if call.project is not None:
         q, k, _ = call.project()
         call = replace(call, q=q, k=k, project=None)
-    spread = torch.linspace(0, queries - 1, rows, device=call.device).round().long()
-    # A long key is seen by every query, so that rows which are spread evenly have its scores; a long query is not.
-    longest = [] if rows == queries or call.q is None else [call.q.detach().float().norm(dim=-1).amax(0).argmax(-1)]
-    at = torch.cat([spread, *longest])
+    is_self, at = call.shape[2] == call.shape[3], torch.linspace(0, call.shape[2] - 1, rows, device=call.device)
+    at = at.round().long()
+    if rows < call.shape[2] and call.q is not None:  # a long key shows in every row, a long query in its own
+        at = torch.cat([at, call.q.detach().float().norm(dim=-1).amax(0).argmax(-1)])
     if (read := _read_rows(call, at)) is None:
         return None
     scores, weights, allowed = read
     is_row = allowed.any(-1)
-    if queries == keys:  # a position that no query attends to is padding
+    if is_self:  # a position that no query attends to is padding
         is_row = is_row & allowed.any(-2)[..., at]
     highest = torch.where(is_row, scores.amax(-1), -torch.inf).amax((0, 2))
     weights = torch.where(is_row[..., None], weights, 0)[:, :, :rows]
     entropy = torch.special.entr(weights).sum(-1)
     counted, at = is_row[:, :, :rows].expand(entropy.shape), at[:rows, None]
     of_rows = torch.stack([entropy, entropy.exp(), allowed[:, :, :rows].sum(-1).expand(entropy.shape).to(entropy)])
-    distance = at - torch.arange(keys, device=at.device)
-    later = (at > 0) | (queries != keys)  # the weight of the first position on itself is no sink
+    distance = at - torch.arange(call.shape[3], device=at.device)
+    later = at > 0 if is_self else at >= 0  # the weight of the first position on itself is no sink
     of_cells = torch.stack([later & (distance == at), distance == 1, distance.abs()]).to(weights)
-    if queries != keys:
-        of_cells[1:] = torch.nan
-    counts = torch.stack([counted, counted & later[:, 0]]).sum((1, 3))[[0, 0, 0, 1, 1, 0]]
+    of_cells[1:] *= 1 if is_self else torch.nan
     of_heads = weights.transpose(0, 1).flatten(2)
     linear = of_heads.sum(1) @ of_cells.flatten(1).mT
-    of_heads = of_heads.flatten(1)
-    sums = [torch.where(counted, of_rows, 0).sum((1, 3)), linear.mT, counts.to(entropy), highest[None]]
-    return torch.cat([*sums, of_heads @ of_heads.mT])
+    counts = torch.stack([counted, counted & later[:, 0]]).sum((1, 3)).to(entropy)
+    products = of_heads.flatten(1) @ of_heads.flatten(1).mT
+    return torch.cat([torch.where(counted, of_rows, 0).sum((1, 3)), linear.mT, counts, highest[None], products])
 
 
 def _read_rows(call: AttentionCall, at: Int[Tensor, " R"]) -> _Rows | None:
@@ -232,14 +224,12 @@ def _at(tensor: Tensor, at: Int[Tensor, " R"]) -> Float[Tensor, "#B #H #R D"]:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _head_metrics(calls: list[Float[Tensor, "13+H H"]]) -> Float[np.ndarray, "C H"]:
+def _head_metrics(calls: list[Float[Tensor, "9+H H"]]) -> Float[np.ndarray, "C H"]:
     """Return the `COLUMNS` of a layer over all of its calls in a step; NaN is one that is not defined."""
-    highest = torch.stack(calls)[:, 2 * _MEANS].amax(0).cpu()
-    total = torch.stack(calls).sum(0).cpu()
-    entropy, effective_keys, keys, *linear = total[:_MEANS] / total[_MEANS : 2 * _MEANS]
-    products = total[2 * _MEANS + 1 :]
-    sizes = products.diagonal().sqrt()
-    alike = (products / sizes / sizes[:, None]).nan_to_num(-torch.inf).fill_diagonal_(-torch.inf)
-    columns = [highest, entropy, effective_keys, *linear, keys, effective_keys / keys, alike.amax(0)]
-    columns = torch.stack(columns)
-    return columns.masked_fill(columns.isneginf(), torch.nan).float().numpy()
+    total, highest = torch.stack(calls).sum(0).cpu(), torch.stack(calls)[:, 8].amax(0).cpu()
+    entropy, effective_keys, keys, sink, previous, distance = total[:6] / total[[6, 6, 6, 7, 7, 6]]
+    lengths = total[9:].diagonal().sqrt()
+    cosines = (total[9:] / lengths / lengths[:, None]).nan_to_num(-torch.inf).fill_diagonal_(-torch.inf)
+    columns = [highest, entropy, effective_keys, sink, previous, distance, keys, effective_keys / keys, cosines.amax(0)]
+    values = torch.stack(columns)
+    return values.masked_fill(values.isneginf(), torch.nan).float().numpy()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Exit
 
 from attncli.cli import options
-from attncli.cli.commands.heads import show_checkpoints
+from attncli.cli.commands.heads import MetricChoice, heads
 from attncli.cli.environment import Environment
 from attncli.cli.groups import argument
 from attncli.errors import ExitCode, UsageError, raise_on_failure
@@ -77,8 +77,7 @@ def diff(
     from attncli.analysis.diff import diff as compare
 
     if is_history:
-        if show_checkpoints(environment, request, output, "diff", model or [], query or [], precision, colormap):
-            raise Exit(ExitCode.INPUT)
+        heads(environment, request, options.Parallel(), MetricChoice(), output, model, None, query, precision, colormap)
         return
     top = top or TOP
     traces = _traces(environment, request, from_ or [], model or [])

@@ -112,6 +112,7 @@ def heads(
     attn heads -m gpt2 --file sentences.txt -F tsv
     attn heads -m gpt2 --pairs coreference.jsonl
     """
+    from attncli.cli.loop import sentences
     from attncli.formats import DRAWN
 
     _ = choice.order, choice.chosen  # a misspelt metric is refused before anything is loaded
@@ -125,9 +126,16 @@ def heads(
     queries = tuple(query or ())
     request = request.changed(model=models[0])
     if len(models) > 1:
-        failures = show_checkpoints(
-            environment, request, output, "heads", models, queries, precision, colormap, parallel.workers, choice
-        )
+        if chosen == "json":
+            raise UsageError("checkpoints of a run are rows; give -F csv")
+        texts = None if choice.induction else [*sentences(request.texts, environment)]
+
+        def measure(name: str | None) -> tuple[ResultStream[Any], HeadReport]:
+            own = request.changed(model=name)
+            stream, report = _measured(environment, own, parallel.workers, choice.induction, queries, texts)
+            return stream, report.only(choice.chosen) if choice.chosen else report
+
+        failures = _show_checkpoints(environment, models, measure, color, show)
     elif choice.pairs is not None:
         failures = _pairs(environment, request, parallel.workers, choice, output.all_, precision, color, show)
     else:
@@ -165,53 +173,39 @@ def _show_heads(
     show(report, draw, head_table, write_heads)
 
 
-def show_checkpoints(
+def _show_checkpoints(
     environment: Environment,
-    request: options.CommonOptions,
-    output: options.TableOutput,
-    command: str,
     models: Sequence[str | None],
-    queries: Sequence[str],
-    precision: int | None,
-    colormap: str | None,
-    workers: int | None = None,
-    choice: MetricChoice | None = None,
+    measure: Callable[[str | None], tuple[ResultStream[Any], HeadReport]],
+    color: str,
+    show: Callable[..., None],
 ) -> int:
-    """Show the heads of checkpoints of a run over the same sentences, one open at a time; return how many failed."""
+    """Show how the heads of a run change over its checkpoints, one open at a time; return how many texts failed."""
     from attncli.analysis.training import HeadHistory, changed_heads, numbered_steps
-    from attncli.cli.loop import sentences
     from attncli.formats.columns import checkpoint_table
 
-    choice, names, failures = choice or MetricChoice(), [name or "toy" for name in models], 0
-    if (form := output.chosen()) == "json":
-        raise UsageError("checkpoints of a run are rows; give -F csv")
-    texts = None if choice.induction else [*sentences(request.texts, environment)]
-    reports: dict[int, tuple[str, HeadReport]] = {}
+    names, reports, failures = [name or "toy" for name in models], dict[int, tuple[str, Any]](), 0
     for step, name in (numbered_steps(names) or dict(enumerate(names, start=1))).items():
-        own = request.changed(model=None if name == "toy" else name)
-        stream, report = _measured(environment, own, workers, choice.induction, tuple(queries), texts)
-        reports[step] = name, report.only(choice.chosen) if choice.chosen else report
-        failures += stream.failures
+        stream, report = measure(None if name == "toy" else name)
+        reports[step], failures = (name, report), failures + stream.failures
         (start, first), *_, (end, last) = [*reports.values()] * 2
         if [head.name for head in last.heads] != [head.name for head in first.heads]:
             raise UsageError(f"{visible(end)} has other heads than {visible(start)}; give checkpoints of one run")
-    if not numbered_steps(names):
-        environment.note(f"steps are places in the list {', '.join(names)}: not all names end in their step")
 
     def draw(canvas: Terminal | PictureFile) -> Iterable[RenderableType]:
         from attncli.render.training import history_parts
 
-        history, height = HeadHistory(first.names), canvas.height and canvas.height - environment.noted_lines
+        history, changed = HeadHistory(first.names), changed_heads(first, last)
         for step, (_, report) in reports.items():
             values = [[head.metrics[name] for head in report.heads] for name in report.names]
             history.add(step, [head.name for head in report.heads], values)
-        changed, palette = changed_heads(first, last), canvas.palette(colormap or "viridis")
         facts = f"{len(changed)} of {plural(len(history.names), 'head')} changed", plural(first.sentences, "sentence")
         headline = " · ".join((f"{visible(start)} to {visible(end)}", *facts))
-        rows = [("head", "label", "largest change of a weight"), *changed]
-        return history_parts(history, history.columns, headline, rows, palette, canvas.width, height)
+        rows, height = [("head", "label", "largest change of a weight"), *changed], canvas.height
+        height = height and height - environment.noted_lines
+        return history_parts(history, history.columns, headline, rows, canvas.palette(color), canvas.width, height)
 
-    _show_report(environment, output, command, form, precision, first, draw, lambda _: checkpoint_table(reports))
+    show(first, draw, lambda _: checkpoint_table(reports))
     return failures
 
 
