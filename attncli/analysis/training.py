@@ -119,11 +119,11 @@ class HeadHistory:
         return np.nan_to_num((np.fmax.reduce(values, axis=1) - np.fmin.reduce(values, axis=1)) / most)
 
 
-def numbered_steps(models: Sequence[str]) -> dict[int, str]:
-    """Return checkpoints by the number at the end of each name, in order; none unless all have one of their own."""
+def steps_of(models: Sequence[str]) -> dict[int, str]:
+    """Return checkpoints in order of the numbers at the end of their names, or from 1 unless all have one."""
     numbers = [_NUMBER.search(PurePath(model).name) for model in models]
     steps = {int(number[1]): model for number, model in zip(numbers, models, strict=True) if number}
-    return dict(sorted(steps.items())) if len(steps) == len(models) else {}
+    return dict(sorted(steps.items()) if len(steps) == len(models) else enumerate(models, start=1))
 
 
 def changed_heads(first: HeadReport, last: HeadReport) -> list[tuple[str, str, str]]:

@@ -13,7 +13,7 @@ from running import Ran
 from safetensors.numpy import load_file, save_file
 
 import attncli
-from attncli.analysis.training import numbered_steps
+from attncli.analysis.training import steps_of
 
 USAGE, LOAD = 2, 3
 TEXT = "one two three four five one two three four five"
@@ -80,11 +80,11 @@ def test_diff_shows_the_same_as_heads(form: str, attn: Run, checkpoints: list[st
         (["run/b-100", "run/b-20/"], {20: "run/b-20/", 100: "run/b-100"}),
         (["run/b-1", "other/b-2"], {1: "run/b-1", 2: "other/b-2"}),
         (["epoch=1-step=20.pt", "epoch=0-step=9.pt"], {9: "epoch=0-step=9.pt", 20: "epoch=1-step=20.pt"}),
-        (["gpt2", "distilgpt2"], {}), (["a-1", "a-01"], {}), (["a-1", "a"], {}), (["demo", "demo"], {}),
+        *((list(names), dict(enumerate(names, 1))) for names in (("b", "a"), ("a-1", "a-01"), ("a-9", "a"), "bb")),
     ],
 )  # fmt: skip
 def test_a_step_is_the_number_at_the_end_of_a_name(names: list[str], steps: dict[int, str]) -> None:
-    assert [*numbered_steps(names).items()] == [*steps.items()]
+    assert [*steps_of(names).items()] == [*steps.items()]
 
 
 @pytest.mark.parametrize(

@@ -125,17 +125,20 @@ def heads(
     models: list[str | None] = [*model] if model else [None]
     queries = tuple(query or ())
     request = request.changed(model=models[0])
+    failures = 0
     if len(models) > 1:
         if chosen == "json":
             raise UsageError("checkpoints of a run are rows; give -F csv")
         texts = None if choice.induction else [*sentences(request.texts, environment)]
 
-        def measure(name: str | None) -> tuple[ResultStream[Any], HeadReport]:
+        def measure(name: str | None) -> HeadReport:
+            nonlocal failures
             own = request.changed(model=name)
             stream, report = _measured(environment, own, parallel.workers, choice.induction, queries, texts)
-            return stream, report.only(choice.chosen) if choice.chosen else report
+            failures += stream.failures
+            return report.only(choice.chosen) if choice.chosen else report
 
-        failures = _show_checkpoints(environment, models, measure, color, show)
+        _show_checkpoints(environment, models, measure, color, show)
     elif choice.pairs is not None:
         failures = _pairs(environment, request, parallel.workers, choice, output.all_, precision, color, show)
     else:
@@ -176,37 +179,33 @@ def _show_heads(
 def _show_checkpoints(
     environment: Environment,
     models: Sequence[str | None],
-    measure: Callable[[str | None], tuple[ResultStream[Any], HeadReport]],
+    measure: Callable[[str | None], HeadReport],
     color: str,
     show: Callable[..., None],
-) -> int:
-    """Show how the heads of a run change over its checkpoints, one open at a time; return how many texts failed."""
-    from attncli.analysis.training import HeadHistory, changed_heads, numbered_steps
+) -> None:
+    """Show how the heads of a run change over its checkpoints, which are open one at a time."""
+    from attncli.analysis.training import HeadHistory, changed_heads, steps_of
     from attncli.formats.columns import checkpoint_table
 
-    names, reports, failures = [name or "toy" for name in models], dict[int, tuple[str, Any]](), 0
-    for step, name in (numbered_steps(names) or dict(enumerate(names, start=1))).items():
-        stream, report = measure(None if name == "toy" else name)
-        reports[step], failures = (name, report), failures + stream.failures
-        (start, first), *_, (end, last) = [*reports.values()] * 2
-        if [head.name for head in last.heads] != [head.name for head in first.heads]:
-            raise UsageError(f"{visible(end)} has other heads than {visible(start)}; give checkpoints of one run")
+    steps = steps_of([model or "toy" for model in models])
+    reports = {step: (name, measure(None if name == "toy" else name)) for step, name in steps.items()}
+    (start, first), *_, (end, last) = reports.values()
+    history, names = HeadHistory(first.names), [head.name for head in first.heads]
+    for step, (name, report) in reports.items():
+        if [head.name for head in report.heads] != names:
+            raise UsageError(f"{visible(name)} has other heads than {visible(start)}; give checkpoints of one run")
+        history.add(step, names, [[head.metrics[name] for head in report.heads] for name in report.names])
 
     def draw(canvas: Terminal | PictureFile) -> Iterable[RenderableType]:
         from attncli.render.training import history_parts
 
-        history, changed = HeadHistory(first.names), changed_heads(first, last)
-        for step, (_, report) in reports.items():
-            values = [[head.metrics[name] for head in report.heads] for name in report.names]
-            history.add(step, [head.name for head in report.heads], values)
-        facts = f"{len(changed)} of {plural(len(history.names), 'head')} changed", plural(first.sentences, "sentence")
+        changed, height = changed_heads(first, last), canvas.height and canvas.height - environment.noted_lines
+        facts = f"{len(changed)} of {plural(len(names), 'head')} changed", plural(first.sentences, "sentence")
         headline = " · ".join((f"{visible(start)} to {visible(end)}", *facts))
-        rows, height = [("head", "label", "largest change of a weight"), *changed], canvas.height
-        height = height and height - environment.noted_lines
-        return history_parts(history, history.columns, headline, rows, canvas.palette(color), canvas.width, height)
+        rows = [("head", "label", "largest change of a weight"), *changed]
+        return history_parts(history, first.names, headline, rows, canvas.palette(color), canvas.width, height)
 
     show(first, draw, lambda _: checkpoint_table(reports))
-    return failures
 
 
 def _show_report(
