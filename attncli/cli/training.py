@@ -32,14 +32,14 @@ class TrainingRun:
         self, stderr: Environment, output: options.StderrOutput, every: int, warn: str | None, fails: bool
     ) -> None:
         self._history = HeadHistory(rules=DEFAULT_RULES if warn is None else parse_rules(warn))
-        self._stderr, self._output, self._every, self._fails = stderr, output, every, fails
+        self._stderr, self._every, self._fails = stderr, every, fails
         self._form, self.notes = output.chosen(takes_folder=True), Notes()
         if self._form not in {*DATASETS, *DRAWN} or (self._form in DATASETS and output.file is None):
             raise UsageError(f"--every writes {', '.join(DATASETS)} or a picture to a file; give -o stats.jsonl")
-        self._file = output.file and output.file.absolute()  # wherever the program goes
+        self._output = output.changed(output=output.file and str(output.file.absolute()))  # wherever the program goes
         self._meter: StepMeter | None = None
         self._table: TrainingTable | None = None
-        self._rank, self._ranks = 0, 1  # of a distributed program
+        self._is_folder, self._rank = output.folder is not None, 0  # of a distributed program
 
     def watching(self) -> AbstractContextManager[None]:
         """Measure the attention that runs inside."""
@@ -48,28 +48,20 @@ class TrainingRun:
         self._meter = StepMeter(self._every, self._add, self.notes)
         return self._meter.watching()
 
-    def _open(self) -> None:
-        """Begin the file of this process, which is named by its rank in a distributed program, known by now."""
-        self._rank, self._ranks = rank_of_process() or (0, 1)
-        if self._file is not None and self._output.folder is not None:
-            self._file /= f"rank-{self._rank}.{self._form}"
-        elif self._file is not None and self._ranks > 1:
-            self._file = self._file.with_suffix(f".rank{self._rank}{self._file.suffix}")
-        if self._file is not None and self._form in DATASETS:
-            self._table = TrainingTable(self._file, self._form)
-
     def _add(self, step: int, layers: list[LayerMetrics]) -> None:
         for warning in self._history.add_layers(step, layers):
             self._stderr.note(f"warning: {warning}")
         try:
             if self._history.measured == 1:
-                self._open()
+                self._rank, ranks = rank_of_process() or (0, 1)  # which a distributed program knows by now
+                if self._form in DATASETS and (file := self._output.file) is not None:
+                    self._table = TrainingTable(file, self._form, self._is_folder, self._rank, ranks)
             if self._table is not None:
-                self._table.add(step, layers, self._rank)
+                self._table.add(step, layers)
         except OSError as error:
             self._table, self.notes.fault = None, error.with_traceback(None)
-            why = error.strerror or error
-            self._stderr.note(f"cannot write {visible(str(self._file))}: {why}; the table ends before step {step}")
+            file, why = visible(str(self._output.output)), error.strerror or error
+            self._stderr.note(f"cannot write {file}: {why}; the table ends before step {step}")
         if self._stderr.has_live_stderr():  # in the title, as lines of the screen are the program's
             scores, entropies, *_ = self._history.steps[step]
             worst = f"max_score {np.fmax.reduce(scores):.2f} · entropy {np.fmin.reduce(entropies):.2f}"
@@ -82,14 +74,12 @@ class TrainingRun:
         steps = "a step of training" if meter is None else plural(meter.steps, meter.unit)
         for note in [*self.notes, *[f"no attention was measured in {steps}"] * (not history.measured)]:
             self._stderr.note(note)
-        if meter is not None and history.measured:
-            parts = [f"rank {self._rank} of {self._ranks}"] * (self._ranks > 1)
-            parts += [f"{history.measured:,} of {steps} measured", plural(len(history.names), "head"), meter.sampling]
-            headline = " · ".join(filter(None, parts))
+        if meter is not None and history.measured and self._rank == 0:
+            heads = plural(len(history.names), "head")
+            headline = " · ".join(filter(None, (f"{history.measured:,} of {steps} measured", heads, meter.sampling)))
             rows = [("first warnings",), *((warning,) for warning in history.warnings)]
-            form = self._form if self._form in DRAWN else "table"
-            output = self._output.changed(output=str(self._file) if self._file and self._form in DRAWN else None)
-            with output.view(self._stderr, form, "run") as canvas:
+            output = self._output if self._form in DRAWN else self._output.changed(output=None, format_=None)
+            with output.view(self._stderr, output.chosen(), "run") as canvas:
                 drawn_as = canvas.palette("viridis"), canvas.width, canvas.height
                 canvas.show(history_parts(history, METRICS, headline, rows, *drawn_as))
         if self._table is not None:

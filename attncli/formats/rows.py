@@ -125,21 +125,23 @@ class TrainingTable:
     Parquet has its index at the end of a file, so its rows are lines of JSON beside it until the program ends.
     """
 
-    def __init__(self, path: Path, form: str) -> None:
-        self._path, self._form = path, form
+    def __init__(self, path: Path, form: str, is_folder: bool, rank: int, ranks: int) -> None:
+        path = path / f"rank-{rank}.{form}" if is_folder else path
+        path = path.with_suffix(f".rank{rank}{path.suffix}") if ranks > 1 and not is_folder else path
+        self._path, self._form, self._rank = path, form, rank
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # of an earlier run
         growing = path.with_name(f"{path.name}.jsonl") if form == "parquet" else path
         self._file = io.FileIO(growing, "w")  # unbuffered: a step is one write
         self._write(header(TRAINING, form) if form in _COMMAS else "")
 
-    def add(self, step: int, layers: Iterable[LayerMetrics], rank: int) -> None:
+    def add(self, step: int, layers: Iterable[LayerMetrics]) -> None:
         """Write the rows of a step, all at once. Raises OSError: they cannot be, and the file ends as before."""
         lines = ""
         for layer in layers:
             for head, values in enumerate(layer.values.T):
                 numbers = (None if value != value else float(str(value)) for value in values)  # the shortest digits
-                row = step, layer.place, layer.module, layer.layer, head, *numbers, rank
+                row = step, layer.place, layer.module, layer.layer, head, *numbers, self._rank
                 if self._form in _COMMAS:
                     lines += _COMMAS[self._form].join(_field(each, self._form, None) for each in row) + "\n"
                 else:

@@ -116,7 +116,7 @@ def test_the_strip_has_a_cell_for_each_step_in_the_order_of_numbers(train: Path)
 def test_each_rank_writes_its_own_part(train: Path) -> None:
     for rank in "01":
         ran = run("--every", "6", "-o", "x.csv", RANK=rank, WORLD_SIZE="2")
-        assert f"rank {rank} of 2 · 2 of 6 optimizer steps" in ran.stderr
+        assert ("2 of 6 optimizer steps" in ran.stderr) == (rank == "0")
         assert {row["rank"] for row in rows_of(train / f"x.rank{rank}.csv")} == {rank}
 
 
@@ -126,7 +126,7 @@ def test_each_rank_writes_its_own_part(train: Path) -> None:
 def test_a_rank_that_is_known_late_writes_its_own_file_alone(file: str, own: str, other: str, train: Path) -> None:
     (train / other).parent.mkdir(exist_ok=True)
     (train / other).write_text("of another process")
-    assert "rank 1 of 2 · 2 of 6" in run("--every", "6", "-o", file, "-F", "csv", name="ranked").stderr
+    assert run("--every", "6", "-o", file, "-F", "csv", name="ranked").stderr == ""
     assert (train / other).read_text() == "of another process"
     assert {row["rank"] for row in rows_of(train / own)} == {"1"}
     assert len([path for path in train.rglob("*.csv") if path.is_file()]) == 2
