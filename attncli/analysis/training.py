@@ -38,6 +38,7 @@ class WarningRule(NamedTuple):
     def excess(self, layer: LayerMetrics, bound: float) -> Float[np.ndarray, " H"]:
         """Return how far heads are beyond a bound, negative within it; NaN where the metric is not defined."""
         values, keys = (layer.values[COLUMNS.index(name)] for name in (self.metric, "keys"))
+        values = np.where(np.isnan(values) & (self.metric == "entropy"), -np.inf, values)  # of weights that are NaN
         values = np.where(keys > _KEYS, values, np.nan)  # a query with one key has no choice
         return values - bound if self.sign == ">" else bound - values
 

@@ -60,8 +60,8 @@ class TrainingRun:
                 self._table.add(step, layers)
         except OSError as error:
             self._table, self.notes.fault = None, error.with_traceback(None)
-            file, why = visible(str(self._output.output)), error.strerror or error
-            self._stderr.note(f"cannot write {file}: {why}; the table ends before step {step}")
+            where = f"cannot write {visible(str(self._output.output))}: {error.strerror or error}"
+            self._stderr.note(f"{where}; the table ends before step {step}")
         if self._stderr.has_live_stderr():  # in the title, as lines of the screen are the program's
             scores, entropies, *_ = self._history.steps[step]
             worst = f"max_score {np.fmax.reduce(scores):.2f} · entropy {np.fmin.reduce(entropies):.2f}"

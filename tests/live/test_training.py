@@ -2,7 +2,9 @@
 
 import math
 import re
+import sys
 import sysconfig
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -14,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_operator
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.modules import module as torch_modules
 from torch.overrides import TorchFunctionMode
 from watched_programs import Run, bits
 
@@ -111,7 +114,7 @@ def test_no_bit_changes(name: str, every: int, programs: dict[str, Run]) -> None
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-@pytest.mark.parametrize("compiled", ["block", "function", "later"])
+@pytest.mark.parametrize("compiled", ["block", "function", "decorated", "later"])
 def test_compiled_code_runs_compiled(compiled: str, programs: dict[str, Run], request: pytest.FixtureRequest) -> None:
     request.addfinalizer(torch._dynamo.reset)
     ran = list[int]()  # how many steps had begun when a compiled graph ran
@@ -130,19 +133,22 @@ def test_compiled_code_runs_compiled(compiled: str, programs: dict[str, Run], re
             model.blocks[0].compile(backend=backend)
         elif compiled == "function":
             model.blocks[0].norm1.forward = torch.compile(model.blocks[0].norm1.forward, backend=backend)
+        elif compiled == "decorated":
+            called.append(torch.compile(backend=backend)(model))
         for step, loss in programs["trained"](model, programs["next_words"](lambda ids: called[-1](ids), 4, length=12)):
             losses.append(loss.detach())
             if compiled == "later" and step == 2:
                 called.append(torch.compile(model, backend=backend))
         return [*losses, *(each.detach() for each in model.parameters())]
 
-    alone, graphs = [*map(bits, run())], [*ran]
+    compiler, alone, graphs = torch.compile, [*map(bits, run())], [*ran]
     torch._dynamo.reset()
     metered = Metered(run, every=2, notes=1)
     assert [*map(bits, metered.result)] == alone
     assert ran == graphs != []
     assert "torch.compile" in metered.notes[0]
     assert [*metered.steps] == ([1, 2] if compiled == "later" else [])
+    assert torch.compile is compiler
 
 
 def test_functions_that_a_library_compiles_as_imported_do_not_count() -> None:
@@ -196,6 +202,26 @@ def test_a_mode_of_the_program_leaves_as_it_came(context: Callable[[], Any], eve
     assert torch._C._len_torch_function_stack() == 0
 
 
+def test_between_measured_steps_torch_is_as_it_is_without_us() -> None:
+    x = nn.Parameter(torch.randn(1, 2, 5, 4))
+    optimizer = torch.optim.SGD([x])
+
+    def hooks() -> tuple[object, ...]:
+        before, after = torch_modules._global_forward_pre_hooks, torch_modules._global_forward_hooks
+        return threading.getprofile(), len(before), len(after), torch._C._len_torch_function_stack(), len(sys.meta_path)
+
+    def run() -> list[bool]:
+        states = []
+        for _ in range(7):
+            F.scaled_dot_product_attention(x, x, x).sum().backward()
+            optimizer.step()
+            states.append(hooks() == alone)
+        return states
+
+    alone = hooks()
+    assert Metered(run, every=3).result == [True, False, True, True, False, True, True]
+
+
 # --- steps ------------------------------------------------------------------------------------------------
 
 
@@ -235,6 +261,19 @@ def test_what_is_accumulated_is_one_step_of_all(programs: dict[str, Run]) -> Non
     for layer, one in enumerate(together.steps[1]):
         np.testing.assert_allclose(one.values[1:7], expected[:, layer, 1:7].mean(0), rtol=1e-5)
         np.testing.assert_array_equal(one.values[0], expected[:, layer, 0].max(0))
+
+
+def test_the_optimizer_that_steps_most_counts() -> None:
+    """As of a GAN: two steps of its critic, then one of its generator; and then a new optimizer takes over."""
+    x = nn.Parameter(torch.randn(1, 2, 5, 4))
+    critic, generator = torch.optim.SGD([x]), torch.optim.Adam([x])
+    ended, meter = list[int](), StepMeter(1, lambda *_: None, Notes())
+    with meter.watching():
+        for optimizer in [critic, critic, generator] * 3 + [torch.optim.SGD([x])] * 3:
+            F.scaled_dot_product_attention(x, x, x).sum().backward()
+            optimizer.step()
+            ended.append(meter.steps)
+    assert ended == [1, 2, 2, 3, 4, 4, 5, 6, 6, 6, 7, 8]
 
 
 def test_attention_without_modules_is_told_apart_by_its_order() -> None:
@@ -342,6 +381,25 @@ def test_a_frozen_model_and_a_text_of_one_word_are_not_warned_of(is_frozen: bool
 
     ran = Metered(run)
     assert (ran.history.warnings, [*ran.steps]) == ([], [1, 2, 3])
+
+
+def test_weights_that_are_no_numbers_are_warned_of() -> None:
+    x = nn.Parameter(torch.randn(3, 2, 6, 4))
+    optimizer = torch.optim.SGD([x], lr=0.0)
+
+    def run() -> None:
+        for step in range(1, 5):
+            is_wrong = torch.zeros(3, 2, 1, 1)
+            is_wrong[1, 1] = torch.nan if step == 3 else 0  # in one head of one sentence
+            F.scaled_dot_product_attention(x + is_wrong, x, x).sum().backward()
+            optimizer.step()
+
+    ran = Metered(run)
+    (warning,) = ran.history.warnings
+    assert re.match(r"step 3: layer 0 head 1 \(.*\): entropy nan, ", warning)
+    values = ran.steps[3][0].values
+    assert np.isnan(values[: len(METRICS), 1]).all()
+    assert np.isfinite(values[: len(METRICS), 0]).all()
 
 
 # --- numbers ----------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def diff(
     attn prints how many heads changed, layers × heads, the most changed cells, and maps of the most changed head.
     The exit code is 0 whether or not they differ.
     With --first attn compares two runs stage by stage, and solves for the cause; the exit code is 1 if they differ.
-    Of three checkpoints or more attn draws heads × checkpoints, and lists the heads that changed most.
+    Of three checkpoints or more attn shows the same as attn heads.
     To see what a LoRA adapter changed, give its base and its folder: -m BASE -m ADAPTER.
 
     Examples:
