@@ -49,11 +49,6 @@ class HeadSummary:
     labels: tuple[Label, ...] = ()  # the strongest first, of an induction test that one
 
     @property
-    def name(self) -> str:
-        """Its name, such as L0H3, with the kind of attention unless it is self-attention."""
-        return f"{self.kind} " * (self.kind != "self") + f"L{self.layer}H{self.head}"
-
-    @property
     def label(self) -> str:
         """The name of its strongest label, or `mixed`."""
         return self.labels[0].name if self.labels else MIXED

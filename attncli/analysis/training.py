@@ -127,14 +127,19 @@ def steps_of(models: Sequence[str]) -> dict[int, str]:
     return dict(sorted(steps.items()) if len(steps) == len(models) else enumerate(models, start=1))
 
 
+def names_of(report: HeadReport) -> list[str]:
+    """Return the names of heads, such as L0H3, with the kind of attention unless it is self-attention."""
+    return [f"{head.kind} " * (head.kind != "self") + f"L{head.layer}H{head.head}" for head in report.heads]
+
+
 def changed_heads(first: HeadReport, last: HeadReport) -> list[tuple[str, str, str]]:
     """Return heads whose label or weights changed: name, labels, and the largest change of a weight, which ranks."""
     found = []
-    for before, after in zip(first.heads, last.heads, strict=True):
-        both = [(name, before.metrics.get(metric), after.metrics.get(metric)) for name, metric in WEIGHTS.items()]
-        changes = [(b - a, name) for name, a, b in both if a is not None and b is not None] or [(np.nan, "entropy")]
-        largest, name = max(changes, key=lambda change: abs(change[0]))
-        if before.label != after.label or abs(largest) >= _LEAST:
-            labels = " → ".join(dict.fromkeys((before.label, after.label)))
-            found.append((abs(largest), (after.name, labels, f"{name} {largest:+.2f}")))
+    for head, before, after in zip(names_of(first), first.heads, last.heads, strict=True):
+        labels = ["NaN" if each.metrics.get("entropy") is None else each.label for each in (before, after)]
+        weights = [(name, before.metrics.get(metric), after.metrics.get(metric)) for name, metric in WEIGHTS.items()]
+        changes = [(b - a, name) for name, a, b in weights if a is not None and b is not None] or [(0.0, "self")]
+        change, name = max(changes, key=lambda change: abs(change[0]))
+        if labels[0] != labels[1] or abs(change) >= _LEAST:
+            found.append((abs(change), (head, " → ".join(dict.fromkeys(labels)), f"{name} {change:+.2f}")))
     return [row for _, row in sorted(found, key=lambda pair: -pair[0])]

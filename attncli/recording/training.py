@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import wraps
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -41,15 +41,6 @@ _COMPILED += "; set TORCH_COMPILE_DISABLE=1 to measure the program without it"
 _CELLS, _ROWS = 2**19, 8  # of a call: cells that are measured at most, and query positions at least
 
 
-@dataclass
-class _Step:
-    """The calls of a step, reduced to sums; those without autograd make way for others, as an evaluation does."""
-
-    is_recorded: bool = False
-    runs: Counter[tuple[int | CallSite, int]] = field(default_factory=Counter)  # calls in each run of a module
-    sums: dict[_Layer, tuple[CallSite, list[Tensor]]] = field(default_factory=dict)
-
-
 class StepMeter:
     """Counts steps, and hands over the number and the layers of each N-th and of the first, while the program waits."""
 
@@ -57,9 +48,16 @@ class StepMeter:
         self.unit, self.steps = "step", 0  # `optimizer step`, `backward` or `forward`, and how many have ended
         self.sampling = ""  # how many query positions are measured, if not all
         self._every, self._on_step, self._notes = every, on_step, notes
-        self._step, self._numbers = _Step(), dict[_Layer, int]()  # of layers, in the order in which they ran first
+        self._numbers = dict[_Layer, int]()  # of layers, in the order in which they ran first
         self._steps_of = dict[int, int]()  # optimizers
         self._counting, self._watch, self._process = ExitStack(), ExitStack(), os.getpid()
+        self._begin_step(is_recorded=False)
+
+    def _begin_step(self, is_recorded: bool) -> None:
+        """Forget the calls before: of the last step, or without autograd, as an evaluation has none."""
+        self._is_recorded = is_recorded
+        self._runs = Counter[tuple[int | CallSite, int]]()  # calls in each run of a module
+        self._sums = dict[_Layer, tuple[CallSite, list[Tensor]]]()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -99,14 +97,13 @@ class StepMeter:
         return self.steps == 0 or (self.steps + 1) % self._every == 0
 
     def _take(self, call: AttentionCall) -> None:
-        """Add a call to the step."""
-        if call.is_recorded and not self._step.is_recorded:
-            self._step = _Step(is_recorded=True)
-        step, owner = self._step, call.run[0] or call.place
-        if call.is_recorded != step.is_recorded:
+        if call.is_recorded and not self._is_recorded:
+            self._begin_step(is_recorded=True)
+        if call.is_recorded != self._is_recorded:
             return
+        owner = call.run[0] or call.place
         run = owner, call.run[1]
-        step.runs[run] += 1
+        self._runs[run] += 1
         if not self._is_due:
             return
         batch, heads, queries, keys = call.shape
@@ -114,15 +111,15 @@ class StepMeter:
         if (sums := _head_sums(call, rows)) is None:
             self._notes.add(f"{call.place} is not measured: {call.unsupported or 'its weights are not known'}")
             return
-        step.sums.setdefault((owner, step.runs[run], heads), (call.place, []))[1].append(sums)
+        self._sums.setdefault((owner, self._runs[run], heads), (call.place, []))[1].append(sums)
         if rows < queries:
             self.sampling = f"means over {rows} of {queries:,} query positions"
 
     def _ended(self, event: str) -> None:
         """End a step of a program without an optimizer, after a backward or a forward of an outermost module."""
-        has_calls = bool(self._step.runs)
+        has_calls = bool(self._runs)
         if event == "backward":  # calls outside of modules begin anew
-            self._step.runs.clear()
+            self._runs.clear()
         if self.unit == _OPTIMIZER or not has_calls:
             return
         if not self.steps and any(issubclass(type(each), Optimizer) for each in gc.get_objects()):
@@ -150,12 +147,12 @@ class StepMeter:
 
     def _end_step(self) -> None:
         self.steps += 1
-        step, self._step = self._step, _Step(self._step.is_recorded)
         layers = []
         with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
-            for key, (place, sums) in step.sums.items():
+            for key, (place, sums) in self._sums.items():
                 number = self._numbers.setdefault(key, len(self._numbers))
                 layers.append(LayerMetrics(number, str(place), place.module or "", _head_metrics(sums)))
+        self._begin_step(self._is_recorded)
         if layers:
             self._on_step(self.steps, sorted(layers))
 

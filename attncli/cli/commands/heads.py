@@ -125,20 +125,13 @@ def heads(
     models: list[str | None] = [*model] if model else [None]
     queries = tuple(query or ())
     request = request.changed(model=models[0])
-    failures = 0
     if len(models) > 1:
         if chosen == "json":
             raise UsageError("checkpoints of a run are rows; give -F csv")
         texts = None if choice.induction else [*sentences(request.texts, environment)]
-
-        def measure(name: str | None) -> HeadReport:
-            nonlocal failures
-            own = request.changed(model=name)
-            stream, report = _measured(environment, own, parallel.workers, choice.induction, queries, texts)
-            failures += stream.failures
-            return report.only(choice.chosen) if choice.chosen else report
-
-        _show_checkpoints(environment, models, measure, color, show)
+        measure = partial(_measured, environment, workers=parallel.workers, is_induction=choice.induction)
+        measure = partial(measure, queries=queries, texts=texts)
+        failures = _show_checkpoints(environment, request, models, choice.chosen, measure, color, show)
     elif choice.pairs is not None:
         failures = _pairs(environment, request, parallel.workers, choice, output.all_, precision, color, show)
     else:
@@ -178,34 +171,40 @@ def _show_heads(
 
 def _show_checkpoints(
     environment: Environment,
+    request: options.CommonOptions,
     models: Sequence[str | None],
-    measure: Callable[[str | None], HeadReport],
+    chosen: Sequence[Metric],
+    measure: Callable[..., tuple[ResultStream[Any], HeadReport]],
     color: str,
     show: Callable[..., None],
-) -> None:
-    """Show how the heads of a run change over its checkpoints, which are open one at a time."""
-    from attncli.analysis.training import HeadHistory, changed_heads, steps_of
+) -> int:
+    """Show how heads change over the checkpoints of a run, one open at a time; return how many texts failed."""
+    from attncli.analysis.training import HeadHistory, changed_heads, names_of, steps_of
     from attncli.formats.columns import checkpoint_table
 
-    steps = steps_of([model or "toy" for model in models])
-    reports = {step: (name, measure(None if name == "toy" else name)) for step, name in steps.items()}
-    (start, first), *_, (end, last) = reports.values()
-    history, names = HeadHistory(first.names), [head.name for head in first.heads]
-    for step, (name, report) in reports.items():
-        if [head.name for head in report.heads] != names:
-            raise UsageError(f"{visible(name)} has other heads than {visible(start)}; give checkpoints of one run")
-        history.add(step, names, [[head.metrics[name] for head in report.heads] for name in report.names])
+    failures, reports = 0, dict[int, tuple[str, Any]]()
+    for step, name in steps_of([model or "toy" for model in models]).items():
+        stream, report = measure(request.changed(model=None if name == "toy" else name))
+        failures += stream.failures
+        reports[step] = name, report.only(chosen) if chosen else report
+        (start, first), *_, (end, last) = [*reports.values()] * 2
+        if names_of(first) != names_of(last):
+            raise UsageError(f"{visible(end)} has other heads than {visible(start)}; give checkpoints of one run")
+    history = HeadHistory(first.names)
+    for step, (_, report) in reports.items():
+        history.add(step, names_of(first), [[head.metrics[name] for head in report.heads] for name in report.names])
 
     def draw(canvas: Terminal | PictureFile) -> Iterable[RenderableType]:
         from attncli.render.training import history_parts
 
         changed, height = changed_heads(first, last), canvas.height and canvas.height - environment.noted_lines
-        facts = f"{len(changed)} of {plural(len(names), 'head')} changed", plural(first.sentences, "sentence")
+        facts = f"{len(changed)} of {plural(len(history.names), 'head')} changed", plural(first.sentences, "sentence")
         headline = " · ".join((f"{visible(start)} to {visible(end)}", *facts))
         rows = [("head", "label", "largest change of a weight"), *changed]
         return history_parts(history, first.names, headline, rows, canvas.palette(color), canvas.width, height)
 
     show(first, draw, lambda _: checkpoint_table(reports))
+    return failures
 
 
 def _show_report(
