@@ -19,7 +19,7 @@ from attncli.render.palette import BOLD, DIM, Palette, Scale
 _STRIPS = 2  # on a screen, of the metrics that moved most
 _WIDEST_CELL = 4  # of a step
 _AROUND, _LEAST_HEADS = 4, 3  # lines of a strip besides those of its heads: title, axis, legend, and a blank one
-_NUMBER = 8  # cells of a number at the end of a line
+_NUMBER = 9  # cells of a number at the end of a line
 
 
 def history_parts(
@@ -70,5 +70,6 @@ def _strip(history: HeadHistory, metric: str, palette: Palette, width: int, most
         lines.append([Segment(names[index].ljust(label)), *colors, Segment(numbers)])
     first, last = f"step {steps[0]}", str(steps[-1])
     axis = first + last.rjust(max(count * each - len(first), len(last) + 1)) * (count > 1)
-    lines.append([Segment("".ljust(label) + axis.ljust(count * each) + "   first    last", DIM)])
+    axis = axis.ljust(count * each) + "first".rjust(_NUMBER) + "last".rjust(_NUMBER)
+    lines.append([Segment("".ljust(label) + axis, DIM)])
     return block([*lines, trimmed(ramp_line(scale, palette, width, each))])
