@@ -125,10 +125,10 @@ class StepMeter:
         if not self.steps and any(issubclass(type(each), Optimizer) for each in gc.get_objects()):
             self.unit = _OPTIMIZER  # whose step is to come
             return
-        may_have_backward = self.unit == "step" and event == "forward" and torch.is_grad_enabled()
-        if self.unit != "backward":
-            self.unit = event
-        if self.unit == event and not may_have_backward:
+        # The first forward with gradients may have a backward.
+        is_end = event == "backward" or self.unit == "forward" or not torch.is_grad_enabled()
+        self.unit = "backward" if "backward" in (event, self.unit) else "forward"
+        if self.unit == event and is_end:
             self._end_step()
 
     def _optimizer_stepped(self, optimizer: Optimizer) -> None:

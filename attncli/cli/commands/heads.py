@@ -129,8 +129,8 @@ def heads(
         if chosen == "json":
             raise UsageError("checkpoints of a run are rows; give -F csv")
         texts = None if choice.induction else [*sentences(request.texts, environment)]
-        measure = partial(_measured, environment, workers=parallel.workers, is_induction=choice.induction)
-        measure = partial(measure, queries=queries, texts=texts)
+        how: dict[str, Any] = {"workers": parallel.workers, "is_induction": choice.induction, "texts": texts}
+        measure = partial(_measured, environment, queries=queries, **how)
         failures = _show_checkpoints(environment, request, models, choice.chosen, measure, color, show)
     elif choice.pairs is not None:
         failures = _pairs(environment, request, parallel.workers, choice, output.all_, precision, color, show)
@@ -187,12 +187,12 @@ def _show_checkpoints(
         stream, report = measure(request.changed(model=None if name == "toy" else name))
         failures += stream.failures
         reports[step] = name, report.only(chosen) if chosen else report
-        (start, first), *_, (end, last) = [*reports.values()] * 2
-        if names_of(first) != names_of(last):
-            raise UsageError(f"{visible(end)} has other heads than {visible(start)}; give checkpoints of one run")
+    (start, first), *_, (end, last) = reports.values()
     history = HeadHistory(first.names)
-    for step, (_, report) in reports.items():
-        history.add(step, names_of(first), [[head.metrics[name] for head in report.heads] for name in report.names])
+    for step, (name, report) in reports.items():
+        if names_of(report) != names_of(first):
+            raise UsageError(f"{visible(name)} has other heads than {visible(start)}; give checkpoints of one run")
+        history.add(step, names_of(report), [[head.metrics[each] for head in report.heads] for each in first.names])
 
     def draw(canvas: Terminal | PictureFile) -> Iterable[RenderableType]:
         from attncli.render.training import history_parts
