@@ -59,7 +59,7 @@ class Material:
     environment: dict[str, str] = field(default_factory=lambda: os.environ | _ENVIRONMENT)
 
     def checkpoint(self, name: str) -> str:
-        """Return the folder of ``gpt2``, ``llama`` or ``llama-2b``."""
+        """Return the folder of ``gpt2``, ``llama``, ``llama-135m`` or ``llama-2b``."""
         folder = self.keep / name
         if not folder.exists():
             # Under another name until it is complete; and not in this process, see run.once.
@@ -195,6 +195,12 @@ def llama_long(material: Material, length: int) -> list[Case]:
         Case("interface loop", script("interface.py", *loop)),
         Case("attn inspect --show metrics,heatmap", inspect(*options, "--show", "metrics,heatmap"), 0.45),
     ]
+
+
+def first(material: Material) -> list[Case]:
+    """Compare two runs of one checkpoint stage by stage."""
+    folder, text = material.checkpoint("llama-135m"), " ".join(texts.WORDS[:14])
+    return [FLOOR, Case("attn diff --first", [ATTN, "diff", "--first", "-m", folder, "-m", folder, text], added=1.8)]
 
 
 def sentences(material: Material, count: int) -> list[Case]:
@@ -415,6 +421,11 @@ QUESTIONS = [
         "Beside the script that a user would write: transformers, eager attention, every layer computed and returned, "
         "the asked part written as JSON. `attn` uses its native engine here.",
         {"native-minilm": native_minilm, "native-gpt2": native_gpt2, "native-2b": native_large},
+    ),
+    Question(
+        "How long does it take to find where two runs part?",
+        "A Llama of 135 million parameters and itself, 14 tokens, stage by stage.",
+        {"first": first},
     ),
     Question(
         "How long do 1,000 sentences take in NumPy?",

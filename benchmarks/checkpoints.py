@@ -1,6 +1,6 @@
 """Checkpoints with random weights, made offline, and their tokenizers: every word is one token.
 
-    python benchmarks/checkpoints.py gpt2|llama|llama-2b FOLDER
+    python benchmarks/checkpoints.py gpt2|llama|llama-135m|llama-2b FOLDER
 
 The benchmark runs this in a process of its own, so that it stays small itself (see ``measure.peak``).
 """
@@ -42,6 +42,17 @@ def llama() -> PreTrainedModel:
     )
 
 
+def llama_135m() -> PreTrainedModel:
+    """A Llama of 135M parameters, as SmolLM2 has them, bfloat16; three query heads share a key head."""
+    return _llama(
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+    )
+
+
 def llama_2b() -> PreTrainedModel:
     """A Llama of 1,996M parameters, bfloat16, 4.0 GB on the disk; five query heads share a key head."""
     return _llama(
@@ -70,4 +81,5 @@ def save(model: PreTrainedModel, folder: Path) -> None:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    save({"gpt2": gpt2, "llama": llama, "llama-2b": llama_2b}[sys.argv[1]](), Path(sys.argv[2]))
+    makers = {"gpt2": gpt2, "llama": llama, "llama-135m": llama_135m, "llama-2b": llama_2b}
+    save(makers[sys.argv[1]](), Path(sys.argv[2]))

@@ -14,6 +14,7 @@ from attncli.analysis.steps import LEVELS, STAGE_OF, Array, Arrays, LayerSteps, 
 from attncli.checkpoints.checkpoint_folder import UnsupportedError
 from attncli.engines.engine import NativeSource
 from attncli.engines.numpy.forward import Layer, RaggedBatch, TokenIds
+from attncli.engines.numpy.model_spec import ModelSpec
 from attncli.engines.numpy.ops import Rope
 from attncli.errors import InputError, NotExposedError
 from attncli.files import opened_tensors
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
     from attncli.engines.numpy import NativeForward
-    from attncli.engines.numpy.model_spec import ModelSpec
     from attncli.engines.source import Source
     from attncli.trace.trace import Trace
 
@@ -58,7 +58,7 @@ class Side:
     layers: Callable[[], Iterator[RunLayer]]  # computed or read one after the other
     steps: Callable[[int, Hidden | None], LayerSteps | None]  # of a layer, for hidden states; None of one it has not
     token_ids: tuple[int, ...] | None = None  # that it read; None where they are not stated
-    weight_bits: int = 24  # of a weight that hold digits
+    weights: str | None = None  # the type of number whose rounding they have, where it is known
     held: Collection[int] = ()  # its layers
     indices: Sequence[int] = ()  # those that can be computed from hidden states
     logits: Callable[[Hidden], Array] | None = None  # of the last token, or its final norm
@@ -67,6 +67,7 @@ class Side:
     holding: Callable[[], AbstractContextManager[Any]] = nullcontext  # holds the weights of a layer
     contents: ModelSpec | Capture | None = None  # of a checkpoint that is computed, or of a file
     notes: tuple[str, ...] = ()
+    has_experts: bool = False  # of which rounding may choose others
 
 
 def side_of(source: Source, name: str, text: str, pair: str | None) -> Side:
@@ -125,7 +126,7 @@ def computed_side(forward: NativeForward, name: str) -> Side:
 
     return Side(
         name, "float32", layers, partial(_native_steps, forward), ids,
-        weight_bits=model.weights.bits(layer.name(how.joint or how.query) + ".weight"),
+        weights=model.weights.precision(layer.name(how.joint or how.query) + ".weight"),
         held=range(len(model.spec.layers)),
         indices=range(len(model.spec.layers)),
         logits=logits if model.spec.unembedding is not None else None,
@@ -223,13 +224,18 @@ def traced_side(trace: Trace, name: str, kinds: Sequence[str] = _KINDS) -> Side:
             assert made is not None
             arrays = made.run({"weights": weights}) | {"weights": weights}
             stated = {field: getattr(made, field) for field in _TRACED}
-            yield RunLayer(index, {array: arrays[array] for array in arrays if "_" not in array}, stated)
+            yield RunLayer(
+                index, {array: arrays[array] for array in arrays if "_" not in array and array != "scores"}, stated
+            )
 
     weights, ids = trace.source.details.get("weights"), trace.key_tokens.ids
     dtype = weights if weights in LEVELS else trace.source.dtype
     is_text = trace.source.kind == "pretrained" and None not in ids  # the ids of a watched program are positions
     notes = (ENCODER_ALONE,) * any(layer.kind == "encoder" for layer in of_index.values())
-    return Side(name, dtype, layers, steps, tuple(ids) if is_text else None, held=of_index, notes=notes)
+    return Side(
+        name, dtype, layers, steps, tuple(ids) if is_text else None, held=of_index, notes=notes,
+        has_experts="experts" in trace.source.details,
+    )  # fmt: skip
 
 
 def captured_side(capture: Capture, name: str) -> Side:
@@ -281,6 +287,14 @@ def _planes(mask: Bool[np.ndarray, "*H T K"] | None) -> Bool[np.ndarray, "#H T K
     return mask if mask is None or mask.ndim == 3 else mask[None]
 
 
+def unseen_window(side: Side) -> str:
+    """Return that the text does not show the widest window of a checkpoint; empty where it does."""
+    masks = [layer.mask for layer in side.contents.layers] if isinstance(side.contents, ModelSpec) else []
+    width = max((mask.arguments[0] for mask in masks if mask.name == "window"), default=0)
+    tokens = len(side.token_ids or ())
+    return f"The text of {tokens} tokens does not show the window of {width} keys." if width >= tokens else ""
+
+
 # --- layers of two runs ------------------------------------------------------------------------------------
 
 
@@ -320,8 +334,13 @@ def group_keys(groups: Array, *layers: RunLayer | None) -> None:
                     arrays[name] = keys[first]
 
 
-def check_sizes(steps: LayerSteps, layer: RunLayer, reference: Side, other: Side) -> None:
-    """Raise InputError for arrays of other shapes than those of the reference."""
+def check_arrays(steps: LayerSteps, layer: RunLayer, reference: Side, other: Side) -> None:
+    """Raise InputError for arrays of other shapes than those of the reference, and for numbers that are not finite."""
+    for name, array in layer.arrays.items():
+        if name not in ("scores", "weights", "heads") and not np.isfinite(array).all():
+            raise InputError(
+                f"{name} of layer {layer.index} has NaN or infinity in {other.name}; attn compares numbers"
+            )
     made = steps.run({}, "k")
     made |= {} if steps.x is None else {"attention": steps.x, "next": steps.x}
     for name in [name for name in STAGE_OF if name in made.keys() & layer.arrays]:

@@ -80,14 +80,11 @@ class LayerSteps:
     project_output: Callable[[Heads], Hidden] | None = None  # outputs of heads → output of the attention
     finish: Callable[[Hidden, Hidden], Hidden] | None = None  # `x`, that output → hidden states after the layer
 
-    def run(
-        self, theirs: Arrays, until: str = "", rounding: Rounding | None = None, rows: slice = slice(None)
-    ) -> dict[str, Array]:
+    def run(self, theirs: Arrays, until: str = "", rounding: Rounding | None = None) -> dict[str, Array]:
         """Return the array of each stage, computed from the arrays of another run where it has them.
 
         A difference of a stage so is its own, and not that of a stage before it. With a `rounding`, every array is
-        rounded: a twin that shows how large the differences of rounding are. Of `attention` and `next`, which cost
-        most, some `rows` can be computed alone. It ends with the array `until`.
+        rounded: a twin that shows how large the differences of rounding are. It ends with the array `until`.
         """
         made: dict[str, Array] = {}
 
@@ -133,8 +130,8 @@ class LayerSteps:
             (weights,) = stage(weights=kernel.attention_weights(masked, self.sinks))
             (heads,) = stage(heads=kernel.attention_output(weights, v[self.key_heads]))
             if self.project_output is not None and self.finish is not None and until not in made:
-                (attention,) = stage(attention=self.project_output(heads[:, rows]))
-                stage(next=self.finish(x[rows], attention))
+                (attention,) = stage(attention=self.project_output(heads))
+                stage(next=self.finish(x, attention))
         return made
 
 

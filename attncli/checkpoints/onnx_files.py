@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from pathlib import Path
 
 from attncli.checkpoints.checkpoint_folder import CONFIG, CheckpointFolder
@@ -41,14 +40,6 @@ def graphs_of(path: Path) -> tuple[Path, ...]:
         if files:
             return tuple(files.values())
     return ()
-
-
-def cached_graph(path: Path, inputs: Collection[str]) -> Path | None:
-    """Return the file whose graph reads a decoder's cache, if that is another graph; None without."""
-    if CACHED in inputs:
-        return path
-    other = path.with_name(path.name.replace("decoder_model", "decoder_with_past_model"))
-    return other if other != path and other.is_file() else None
 
 
 def folder_of(graph: Path) -> CheckpointFolder:

@@ -1,16 +1,15 @@
-"""An ONNX file as a protobuf within bounds: its functions inlined, and of a merged decoder one of its two graphs."""
+"""An ONNX file as a protobuf within bounds, and of a merged decoder one of its two graphs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from onnx import ModelProto, NodeProto, TensorProto, helper, inliner
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from attncli.checkpoints.onnx_files import CACHED
 from attncli.errors import AttnError, LoadError, NotExposedError
@@ -18,7 +17,6 @@ from attncli.files import read_file
 from attncli.text import visible
 
 _BYTES = 2**31  # a protobuf is no larger
-_MOST_NODES = 10**6  # with all functions inlined
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # of the operators that onnxruntime brings
 # Operators on quantized weights, and the bits of these where no attribute has them.
 _QUANTIZED = dict.fromkeys(("DequantizeLinear", "DynamicQuantizeMatMul", "MatMulInteger", "QLinearMatMul"), 8)
@@ -33,8 +31,8 @@ def read_graph(path: Path, is_cached: bool = False) -> tuple[ModelProto, bytes, 
     Of a merged decoder it is the graph that reads a cache, or the other one.
 
     Raises:
-        LoadError: the file is damaged, or grows without bound.
-        NotExposedError: it needs operators that onnxruntime does not bring.
+        LoadError: the file is damaged.
+        NotExposedError: it has functions, or needs operators that onnxruntime does not bring.
     """
     shown = visible(str(path))
     try:
@@ -42,15 +40,13 @@ def read_graph(path: Path, is_cached: bool = False) -> tuple[ModelProto, bytes, 
         model = ModelProto.FromString(data)
         if not model.graph.output or not model.graph.node:
             raise ValueError
-        if model.functions:
-            if _node_count(model) > _MOST_NODES:
-                raise LoadError(f"the functions of {shown} make more than {_MOST_NODES:,} nodes; expected fewer")
-            model = inliner.inline_local_functions(model)
-            data = model.SerializeToString()
     except OSError as error:
         raise LoadError(f"{shown} {error.strerror or error}; expected an ONNX file") from None
-    except (DecodeError, RuntimeError, ValueError):
+    except (DecodeError, ValueError):
         raise LoadError(f"{shown} is no ONNX file, or is cut; export or download it again") from None
+    if model.functions:
+        inline = "onnx.inliner.inline_local_functions"
+        raise NotExposedError(f"{shown} has functions of its own, which hide attention; inline them with {inline}")
     if _inline_branch(model, is_cached) | ((folder := _data_folder(model, path.parent)) != path.parent):
         data = model.SerializeToString()
     _check_nodes(model, shown)
@@ -65,9 +61,9 @@ def _data_folder(model: ModelProto, folder: Path) -> Path:
     stored = (tensor for tensor in model.graph.initializer if tensor.data_location == TensorProto.EXTERNAL)
     entries = [entry for tensor in stored for entry in tensor.external_data if entry.key == "location"]
     targets = [(folder / entry.value).resolve() for entry in entries]
-    snapshots = next((parent for parent in folder.resolve().parents if parent.name == "snapshots"), folder)
-    blobs = snapshots.with_name("blobs")
-    if not targets or any(target.parent != blobs for target in targets):
+    above = folder.resolve().parents
+    blobs = next((parent.with_name("blobs") for parent in above if parent.name == "snapshots"), None)
+    if blobs is None or not targets or any(target.parent != blobs for target in targets):
         return folder
     for entry, target in zip(entries, targets, strict=True):
         entry.value = target.name
@@ -107,24 +103,6 @@ def weight_form(model: ModelProto) -> str | None:
     bits = [attributes(node).get("bits", _QUANTIZED[node.op_type]) for node in nodes]
     is_static = any(node.op_type in ("QuantizeLinear", "QLinearMatMul") for node in model.graph.node)
     return f"int{min(bits)}{' static' * is_static}" if bits else None
-
-
-def _node_count(model: ModelProto) -> int:
-    """Return how many nodes a model has when its functions are inlined; RecursionError if one calls itself."""
-    functions = {(function.domain, function.name): function for function in model.functions}
-
-    @cache
-    def of_function(key: tuple[str, str]) -> int:
-        return count(functions[key].node)
-
-    def count(nodes: Iterable[NodeProto]) -> int:
-        total = 0
-        for node in nodes:
-            total += of_function((node.domain, node.op_type)) if (node.domain, node.op_type) in functions else 1
-            total += sum(count(attribute.g.node) for attribute in node.attribute if attribute.HasField("g"))
-        return total
-
-    return count(model.graph.node)
 
 
 def _inline_branch(model: ModelProto, is_cached: bool) -> bool:

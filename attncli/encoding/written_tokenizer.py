@@ -11,20 +11,15 @@ from attncli.text import visible
 
 # Model types whose positions begin behind the id of padding.
 _COUNTED_FROM_PADDING = (
-    "camembert",
-    "data2vec-text",
-    "longformer",
-    "mpnet",
-    "roberta",
-    "xlm-roberta",
-    "xlm-roberta-xl",
-)
+    "camembert", "data2vec-text", "longformer", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl",
+)  # fmt: skip
 
 
 def open_encoder(snapshot: Snapshot, special: bool, options: LoadOptions, reads_pictures: bool) -> InputEncoder:
     """Return the encoder of texts or pictures for an exported model; LoadError without a tokenizer.json."""
     if reads_pictures != (getattr(options, "tower", None) == "vision"):
-        reads = "pictures; give --image FILE without a text" if reads_pictures else "texts; give a text"
+        pictures = "pictures; give --image FILE without a text, or attn check --against CHECKPOINT"
+        reads = pictures if reads_pictures else "texts; give a text"
         raise UsageError(f"the graph of {visible(snapshot.name)} reads {reads}")
     if reads_pictures:
         from attncli.encoding.pixels import open_picture_encoder

@@ -6,14 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from attncli.encoding.encode import check_texts
 from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError, Metadata, NotExposedError, UsageError
 
 if TYPE_CHECKING:
     from attncli.engines.predictor import Predictor
-    from attncli.trace.layer import LayerTrace
     from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
 
@@ -56,7 +55,6 @@ class OpenModel(Source):
     name: str
     attention_layers: Sequence[int]  # layers with softmax attention, in order
     is_encoder_decoder: bool = False  # whether a decoder reads a text of its own, the target
-    is_graph: bool = False  # whether it was exported, so that its masks and its cache are part of what is checked
 
     @abstractmethod
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
@@ -65,18 +63,6 @@ class OpenModel(Source):
     @abstractmethod
     def with_mask(self, mask: str | None) -> OpenModel:
         """Return the same model under another mask, or its own for None; UsageError if it cannot be read."""
-
-    def padded_layers(self, text: str, left: int, right: int) -> Sequence[LayerTrace]:
-        """Return the layers of a text with tokens of padding; NotExposedError unless a graph reads a mask."""
-        raise NotExposedError(f"{self.name} is no graph")
-
-    def in_steps(self, text: str) -> Iterator[Sequence[LayerTrace]]:
-        """Yield the layers of a text's parts, each run with the cache of those before; NotExposedError without."""
-        raise NotExposedError(f"{self.name} is no graph")
-
-    def own_output(self, text: str) -> Any:
-        """Return the first output of a graph for a text, such as logits, `[1, T, N]`; None without."""
-        return None
 
     def check_target(self, target: str | None) -> None:
         """Raise UsageError for a target that the model has no decoder for."""

@@ -453,7 +453,6 @@ def write_agreement(agreement: Agreement) -> str:
             "layers": parting.layers,
             "difference": _cell_of(parting.cell)["difference"],
             "rounding": _cell_of(parting.cell)["rounding"],
-            "is_rounding": parting.is_rounding,
             "cause": parting.cause and parting.cause._asdict(),
         }
         for parting in agreement.partings

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attncli.errors import AttnError
-from attncli.masks.expressions import Atom, RuleMask
+from attncli.masks.expressions import RuleMask
 from attncli.masks.parser import parse
 from attncli.masks.recognition import rule_of
 
@@ -57,9 +58,8 @@ def _planes(text: str, tokens: int) -> Planes:
 
 
 def _rules(name: str, first: int, last: int, tokens: int) -> Iterator[str]:
-    rule = parse(name) if "irregular" not in name else None
-    if isinstance(rule, Atom) and rule.name == "window":
-        yield from (f"window({rule.arguments[0] + 1})", f"window({max(rule.arguments[0] - 1, 1)})")
+    if window := re.fullmatch(r"window\((\d+)\)", name):
+        yield from (f"window({int(window[1]) + 1})", f"window({max(int(window[1]) - 1, 1)})")
     yield from ("causal", "full", f"window({max(first, 1)})", f"window({first + 1})")
     if first:
         yield f"{name} & pad(right={tokens - first})"

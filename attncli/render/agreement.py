@@ -93,9 +93,8 @@ def _sentence(parting: Parting) -> str:
         return f"{where}: {apart}. No candidate explains this difference."
     if cause.undone is None:
         return f"{where}: {apart}. No candidate is proved. The other projections agree, so look at the {cause.name}."
-    name, proof = "The weights are rounded" if parting.is_rounding else "Cause", f"undone: {_digits(cause.undone)}"
     values = f"{cause.b} instead of {cause.a}" if cause.a and cause.b else cause.a or cause.b
-    return f"{where}: {apart}. {name}: {cause.name} {values} ({proof})."
+    return f"{where}: {apart}. Cause: {cause.name} {values} (undone: {_digits(cause.undone)})."
 
 
 def _compared(rows: Mapping[int, Mapping[str, Cell]]) -> str:
@@ -119,7 +118,7 @@ def _by_stage(row: Mapping[str, Cell]) -> dict[str, Cell]:
 def _cell(row: Mapping[str, Cell], stage: str, parting: Parting | None) -> tuple[str, Style | None]:
     """Return the difference at a stage; of one that parts, such as a mask, the first one that it makes."""
     cell = row.get(stage)
-    if parting is not None and not parting.is_rounding:
+    if parting is not None:
         if cell is None or cell.agrees:
             cell = next((one for one in row.values() if not one.agrees), parting.cell)
         return _digits(cell.difference), SEVERITY_STYLES["error"]

@@ -130,7 +130,7 @@ def test_a_model_of_transformers_has_rotated_q_and_k_alone(
 @pytest.mark.parametrize(
     ("parting", "holds_last", "words"),
     [
-        (Parting("rotation", [0], NEAR, Cause("rotated width", "0", "32", 0.0)), False, "need rotated: before in the"),
+        (Parting("rotation", [0], NEAR, Cause("rotary width", "0", "32", 0.0)), False, "need rotated: before in the"),
         (Parting("positions", [0], NEAR, Cause("positions", "1..4", "0..3", 0.0)), False, "lacks keys of the later"),
         (Parting("output", [2], NEAR), True, "transformers has the final norm in its last hidden states"),
     ],

@@ -255,6 +255,7 @@ def test_a_healthy_checkpoint_is_summed_up_and_the_library_gives_what_the_comman
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.splitlines()[-1] == "ok: nothing found"
     assert "implied masks: full in layers 0-5" in ran.out
+    assert attn("check", "-m", minilm, "--ids", "101 2051 102").code == 0
     document = attn("check", "-m", minilm, "-l", "0,5", "-F", "json").json
     assert document["ok"] is True
     assert document["findings"] == []
@@ -274,6 +275,7 @@ def test_a_healthy_checkpoint_is_summed_up_and_the_library_gives_what_the_comman
         (["check", "-m", "MINILM", "  "], 5, "is empty"),
         (["check", "-m", "MINILM", "--fail-on", "leek"], 2, "--fail-on 'leek'"),
         (["check", "-m", "MINILM", "--layer", "9"], 2, "out of range"),
+        (["check", "-m", "MINILM", "--ids"], 2, '--ids needs a text of token ids: attn check … --ids "101 2051 102"'),
         (["check", "-m", "MINILM", "time " * 600], 5, "reads at most 512"),
         (["check", "-m", "MINILM", "-o", "found.tsv"], 2, "ending in .json, .svg, .html, .md or .txt"),
         (["check", "-m", "MINILM", "--target", "a b"], 2, "--target needs an encoder-decoder"),

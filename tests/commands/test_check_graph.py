@@ -82,19 +82,12 @@ def test_a_wrong_cache_is_named(fault: str, llama: Path, attn: Run, tmp_path: Pa
     assert f"from {place} on; the {array} differ there first" in both.out
 
 
-@pytest.mark.parametrize("form", ["merged", "beside"])
-def test_a_cache_in_another_graph_is_read(form: str, llama: Path, attn: Run, tmp_path: Path) -> None:
-    path = tmp_path / "decoder_model.onnx"
-    shutil.copy(llama / "graph/model.onnx", path)
-    if form == "merged":
-        path = merged(path) / "decoder_model_merged.onnx"
-        model = onnx.load(path)
-        (branch,) = (item.g for item in model.graph.node[0].attribute if item.name == "then_branch")
-    else:
-        model = onnx.load(path)
-        path, branch = path.with_name("decoder_with_past_model.onnx"), model.graph
-    onnx.save(model, path)
+def test_the_cache_of_a_merged_decoder_is_read(llama: Path, attn: Run, tmp_path: Path) -> None:
+    shutil.copy(llama / "graph/model.onnx", tmp_path)
+    path = merged(tmp_path / "model.onnx") / "decoder_model_merged.onnx"
     assert attn("check", "-m", tmp_path, "--ids", TEXT).code == 0
+    model = onnx.load(path)
+    (branch,) = (item.g for item in model.graph.node[0].attribute if item.name == "then_branch")
     behind_new("key")(branch)
     onnx.save(model, path)
     shown = attn("check", "-m", tmp_path, "--ids", TEXT)

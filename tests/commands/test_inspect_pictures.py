@@ -88,7 +88,7 @@ def test_pictures_are_read_aloud(attn: Run, models: Path, tmp_path: Path) -> Non
 def test_what_cannot_be_read_is_one_sentence(attn: Run, models: Path, tmp_path: Path) -> None:
     image = ("--image", models / "a.png")
     vit, llava = ("inspect", "-m", models / "vit"), ("inspect", "-m", models / "llava")
-    refused(attn(*vit, "x"), 4, "reads a picture, not text; give a picture alone: --image x.png")
+    refused(attn(*vit, "x"), 4, "reads a picture, not text; give a picture alone: attn inspect --image x.png")
     refused(attn(*vit, "x", *image), 4, "reads a picture, not text")
     refused(attn("inspect", "-m", "demo", "x", *image), 4, "reads text alone, or attn does not know its pictures")
     refused(attn("inspect", "-m", "demo", *image), 4, "has no vision transformer that attn knows, but llama")

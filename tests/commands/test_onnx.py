@@ -72,11 +72,10 @@ def test_neither_torch_nor_transformers_is_imported(bert: Path) -> None:
     assert not HEAVY & modules
 
 
-@pytest.mark.parametrize(("exporter", "attention"), [("torchscript", "eager"), ("dynamo", "sdpa")])
-def test_a_vision_transformer_reads_a_picture(exporter: str, attention: str, attn: Run, tmp_path: Path) -> None:
+def test_a_vision_transformer_reads_a_picture(attn: Run, tmp_path: Path) -> None:
     settings = {"image_processor_type": "ViTImageProcessor", "size": {"height": 32, "width": 32}, "resample": 3}
     settings |= {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.6, 0.7]}
-    exported(tmp_path / "vit", "vit", attention, exporter)
+    exported(tmp_path / "vit", "vit")
     model_of("vit").save_pretrained(tmp_path / "checkpoint")
     for folder in ("vit", "checkpoint"):
         (tmp_path / folder / "preprocessor_config.json").write_text(json.dumps(settings))

@@ -489,7 +489,7 @@ FOLDERS: dict[str, tuple[Fault, Edit]] = {
         Fault("gpt2", {}, 0, "position", r"positions 2\.\.15 instead of 0\.\.13"),
         changes("wpe", lambda table: np.roll(table, -2, axis=0)),
     ),
-    "embedding": (Fault("llama", {}, 0, "input", "embedding or its norm differs"), changes("embed_tokens", noisy)),
+    "embedding": (Fault("llama", {}, 0, "input", "embedding or its norm changed"), changes("embed_tokens", noisy)),
     "base": (Fault("normed", {}, 0, ROTATION, r"base 500\b.*10,?000"), sets(rope_theta=500.0)),
     "base of the layers with a window": (
         Fault("gemma3_text", {}, 0, ROTATION, r"base 20,?000\b.*10,?000"),
@@ -511,22 +511,22 @@ FOLDERS: dict[str, tuple[Fault, Edit]] = {
     "window off by one": (Fault("normed", {}, 2, "mask", r"window\(6\)"), sets(sliding_window=6)),
     "no bias": (Fault("biased", {}, 1, PROJECTIONS, "bias"), changes(NEOX + "bias", np.zeros_like)),
     "no bias of the output": (
-        Fault("biased", {}, 0, "output", "output projection's bias left out"),
+        Fault("biased", {}, 0, "output", "output projection.s weights changed"),
         changes(r"attention\.dense\.bias", np.zeros_like),
     ),
     "other weights": (
-        Fault("normed", {}, 1, PROJECTIONS, "projection weights of k differ"),
+        Fault("normed", {}, 1, PROJECTIONS, "projection weights of k changed"),
         changes(r"layers.1.*k_proj", noisy),
     ),
     "other norm of q": (
-        Fault("normed", {}, 1, "norm", "norm weights of q differ"),
+        Fault("normed", {}, 1, "norm", "norm of q changed"),
         changes(r"layers.1.*q_norm", noisy),
     ),
     "other norm of the input": (
-        Fault("llama", {}, 1, "input", "norm of the input differs"),
+        Fault("llama", {}, 1, "input", "norm of the input changed"),
         changes("layers.1.input_layernorm", noisy),
     ),
-    "other epsilon": (Fault("llama", {}, 0, "input", "norm of the input differs"), sets(rms_norm_eps=0.1)),
+    "other epsilon": (Fault("llama", {}, 0, "input", "norm of the input changed"), sets(rms_norm_eps=0.1)),
     "another activation": (Fault("llama", {}, 0, "output", "feed-forward"), sets(hidden_act="gelu")),
     "heads permuted": (
         Fault("biased", {}, 1, ".*", r"heads of q 2,0,3,1 instead of 0,1,2,3"),
@@ -550,7 +550,7 @@ FOLDERS: dict[str, tuple[Fault, Edit]] = {
         changes("layers.1.self_attn.sinks", lambda sinks: np.full_like(sinks, -1e4)),
     ),
     "other sinks": (
-        Fault("gpt_oss", {}, 1, "sinks|weights", "sinks differ"),
+        Fault("gpt_oss", {}, 1, "sinks|weights", "sinks changed"),
         changes("layers.1.self_attn.sinks", noisy),
     ),
     "no relative bias": (
@@ -558,7 +558,7 @@ FOLDERS: dict[str, tuple[Fault, Edit]] = {
         changes("encoder.*relative", np.zeros_like),
     ),
     "other relative bias": (
-        Fault("t5", {}, 0, SCORES, r"bias \(relative\) differs"),
+        Fault("t5", {}, 0, SCORES, r"score bias changed"),
         changes("encoder.*relative", noisy),
     ),
 }

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import transformers
+from PIL import Image
 from transformers import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
 Exporter = Literal["torchscript", "dynamo"]
 IDS = [5, 9, 3, 17, 22, 40, 7, 31, 12]
 TARGET = [0, 8, 25, 14]
-PIXELS = torch.linspace(-1, 1, 3 * 32 * 32).reshape(1, 3, 32, 32).sin()
+PIXELS = torch.randint(256, (3, 32, 32), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+PICTURE, PROCESSOR = "picture.png", "preprocessor_config.json"  # with these pixels, from 0 to 1
 _WIDTHS = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32, "vocab_size": 64}
 _GROUPED = {**_WIDTHS, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
 _T5 = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
@@ -56,9 +59,9 @@ class ExportedForward(torch.nn.Module):
             arguments["decoder_input_ids"] = arguments.pop("input_ids")
             arguments["attention_mask"] = arguments.pop("encoder_attention_mask")
             arguments["encoder_outputs"] = BaseModelOutput(arguments.pop("encoder_hidden_states"))
-        outputs = (
-            self.model(**arguments, use_cache=bool(past)) if self.names != ["pixel_values"] else self.model(**arguments)
-        )
+        if self.names != ["pixel_values"]:
+            arguments["use_cache"] = bool(past)
+        outputs = self.model(**arguments)
         if not past:
             return outputs[0]
         return outputs[0], *(part for layer in outputs.past_key_values for part in layer[:2])
@@ -73,31 +76,17 @@ def write(
     axes: dict[str, dict[int, str]] = {name: {0: "batch", 1: "sequence"} for name in names}
     axes |= {name: {0: "batch", 2: "past"} for name in names if name.startswith("past_")}
     axes |= {name: {0: "batch"} for name in names if name == "pixel_values"}
-    for name in names:
-        if name.startswith("encoder_"):
-            axes[name] = {0: "batch", 1: "encoder_sequence"}
+    axes |= {name: {0: "batch", 1: "encoder_sequence"} for name in names if name.startswith("encoder_")}
     if any(name.startswith("past_") for name in names):
         axes["attention_mask"] = {0: "batch", 1: "total"}
-    plain = ExportedForward(model, names)
+    if exporter == "torchscript":
+        how |= {"dynamic_axes": axes, "opset_version": 17}
+    else:
+        how |= {"dynamic_shapes": {"inputs": tuple(axes.values())}, "external_data": False, "verbose": False}
+    plain, is_dynamo = ExportedForward(model, names), exporter == "dynamo"
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        if exporter == "torchscript":
-            torch.onnx.export(
-                plain, arguments, path, input_names=names, dynamic_axes=axes, dynamo=False, opset_version=17, **how
-            )
-        else:
-            shapes = {"inputs": tuple(axes.values())}
-            torch.onnx.export(
-                plain,
-                arguments,
-                path,
-                input_names=names,
-                dynamic_shapes=shapes,
-                dynamo=True,
-                external_data=False,
-                verbose=False,
-                **how,
-            )
+        torch.onnx.export(plain, arguments, path, input_names=names, dynamo=is_dynamo, **how)
     return path
 
 
@@ -109,15 +98,16 @@ def exported(folder: Path, name: str, attention: str = "eager", exporter: Export
     ids = torch.tensor([IDS, IDS[::-1]])
     both = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if name == "vit":
-        return write(folder / "model.onnx", model, {"pixel_values": PIXELS}, exporter, **how)
+        settings = {"image_processor_type": "ViTImageProcessor", "size": {"height": 32, "width": 32}}
+        settings |= {"do_normalize": False}
+        (folder / PROCESSOR).write_text(json.dumps(settings))
+        Image.fromarray(PIXELS.permute(1, 2, 0).numpy()).save(folder / PICTURE)
+        return write(folder / "model.onnx", model, {"pixel_values": PIXELS[None] / 255}, exporter, **how)
     if name == "t5":
         write(folder / "encoder_model.onnx", model.encoder, both, exporter, **how)
         states = torch.randn(2, len(IDS), 16)
-        of_decoder = {
-            "input_ids": ids[:, :4],
-            "encoder_hidden_states": states,
-            "encoder_attention_mask": torch.ones_like(ids),
-        }
+        of_decoder = {"input_ids": ids[:, :4], "encoder_hidden_states": states}
+        of_decoder["encoder_attention_mask"] = torch.ones_like(ids)
         write(folder / "decoder_model.onnx", model, of_decoder, exporter, **how)
         return folder
     return write(folder / "model.onnx", model, both, exporter, **how)
@@ -145,7 +135,7 @@ def weights_of(name: str) -> dict[str, list[Any]]:
     ids, how = torch.tensor([IDS]), {"output_attentions": True}
     with torch.no_grad():
         if name == "vit":
-            outputs = model(pixel_values=PIXELS, **how)
+            outputs = model(pixel_values=PIXELS[None] / 255, **how)
         elif name == "t5":
             outputs = model(input_ids=ids, decoder_input_ids=torch.tensor([TARGET]), **how)
             names = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}

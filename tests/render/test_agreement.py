@@ -72,7 +72,7 @@ def test_a_screen_reader_gets_a_sentence_for_each_layer() -> None:
 
 def test_undone_is_said_of_proved_causes_alone() -> None:
     unproved = Parting("projections", [0], APART)
-    hint = Parting("projections", [0], APART, Cause("projection weights of q", "differ", "", None))
+    hint = Parting("projections", [0], APART, Cause("projection weights of q", "changed", "", None))
     parted = sentences(agreement(SAME, unproved, hint, MASK, Parting("output", [1], APART)))
     assert [sentence.startswith("With that undone: ") for sentence in parted] == [False, False, False, True]
 

@@ -21,8 +21,7 @@ from attncli.text import join_ranges, short_number
 Apply = Callable[[int, LayerSteps], LayerSteps]
 _BASES = (1e4, 1e6, 5e5, 1e5, 1e7, 5e6, 2.5e4, 5e4, 1.5e5, 2e5, 1e3, 5e2, 1e2)
 _IGNORED = -1e3  # a sink that takes no weight
-_STEPS, _ROUNDS, _FEW_ROUNDS = 25, 36, 10  # of a search: on the grid, around its best, and before it is given up
-_FALLEN = 0.3  # share of the distance beside the best of the grid that few rounds leave at most
+_STEPS, _ROUNDS = 25, 36  # of a search: on the grid, and around its best
 
 
 class Proposal(NamedTuple):
@@ -31,7 +30,7 @@ class Proposal(NamedTuple):
     theirs: str  # of the other run
     ours: str  # of the reference
     apply: Apply  # index and steps of a layer → the steps with it
-    of: str = ""  # the part of the layer that it is of
+    name: str = ""  # of the part of the layer, then with that of the candidate
     candidate: Any = None
     undone: float = 0.0  # the difference that it leaves
 
@@ -50,41 +49,23 @@ class Candidate(NamedTuple):
         if self.field in stated:
             proposals = _replacing(question, self.field, stated[self.field])
         if question.is_after(self.stage) or self.stage == "projections":
-            yield from (one._replace(candidate=self) for one in proposals)
-
-
-def search(distance: Callable[[float], float], low: float, high: float) -> float | None:
-    """Return the number from `low` to `high` of no distance: on a logarithmic grid, then by golden section.
-
-    None where the distance stays: around a number of none it falls with the width of the section.
-    """
-
-    @cache
-    def of(value: float) -> float:
-        return distance(math.exp(value))
-
-    grid, share = np.linspace(math.log(low), math.log(high), _STEPS).tolist(), (math.sqrt(5) - 1) / 2
-    best = min(range(_STEPS), key=lambda step: of(grid[step]))
-    a, b = grid[max(best - 1, 0)], grid[min(best + 1, _STEPS - 1)]
-    most = _FALLEN * max(of(a), of(b))
-    for count in range(_ROUNDS):
-        c, d = round(b - share * (b - a), 10), round(a + share * (b - a), 10)  # one of both was asked before
-        if count == _FEW_ROUNDS and min(of(c), of(d)) > most:
-            return None
-        a, b = (a, d) if of(c) < of(d) else (c, b)
-    return math.exp((a + b) / 2)
+            yield from (one._replace(candidate=self, name=f"{self.name} {one.name}".rstrip()) for one in proposals)
 
 
 def _values(question: LayerQuestion, apply: Callable[[float], Apply], low: float, high: float) -> Iterator[float]:
-    """Yield the number with which an array differs least, the roundest first."""
-    solved = search(lambda value: question.distance(apply(value)(question.layer.index, question.steps)), low, high)
-    if solved is not None:
-        yield from dict.fromkeys(float(f"{solved:.{digits}g}") for digits in (1, 2, 3, 4, 6))
+    """Yield the number with which an array differs least, the roundest first: on a grid, then by golden section."""
 
+    @cache
+    def distance(power: float) -> float:
+        return question.distance(apply(math.exp(power))(question.layer.index, question.steps))
 
-def _digits(value: float | None) -> str:
-    """Return a solved number with all of its digits."""
-    return short_number(value) if value is None or float(short_number(value)) == value else f"{value:.6g}"
+    grid, share = np.linspace(math.log(low), math.log(high), _STEPS).tolist(), (math.sqrt(5) - 1) / 2
+    best = min(range(_STEPS), key=lambda step: distance(grid[step]))
+    a, b = grid[max(best - 1, 0)], grid[min(best + 1, _STEPS - 1)]
+    for _ in range(_ROUNDS):
+        c, d = round(b - share * (b - a), 10), round(a + share * (b - a), 10)  # one of both was asked before
+        a, b = (a, d) if distance(c) < distance(d) else (c, b)
+    yield from dict.fromkeys(float(f"{math.exp((a + b) / 2):.{digits}g}") for digits in (1, 2, 3, 4, 6))
 
 
 def _replacing(question: LayerQuestion, name: str, theirs: Any, word: str = "") -> Iterator[Proposal]:
@@ -97,35 +78,26 @@ def _replacing(question: LayerQuestion, name: str, theirs: Any, word: str = "") 
         return replace(steps, **{name: changed}) if np.array_equal(getattr(steps, name), ours) else steps
 
     here, there = (_WORDS[name](value, question.steps) if name in _WORDS else "" for value in (ours, theirs))
-    kind = f"({here})" * (name == "bias") if here == there else ""
-    words = (word or there, here) if here != there or word else ("differs" if name in _SINGULAR else "differ", "")
+    words = (word or there, here) if here != there or word else ("changed", "")
     for parts in _PARTS.get(name, ()):
-        of = f"{'weights ' * (name == 'norm_heads' and here == there)}{_named(parts)}"
-        yield Proposal(*words, partial(apply, _mixed(ours or _unchanged, theirs or _unchanged, parts)), of)
+        mixed = _mixed(ours or _unchanged, theirs or _unchanged, parts)
+        yield Proposal(*words, partial(apply, mixed), _named(parts))
     if name not in _PARTS:
-        yield Proposal(*words, partial(apply, theirs), kind)
+        yield Proposal(*words, partial(apply, theirs))
 
 
 def _mixed(ours: Callable[..., Any], theirs: Callable[..., Any], parts: Collection[int]) -> Callable[..., Any]:
     """Return a function that gives some of the arrays of another one."""
-
-    def mixed(*arrays: Array) -> Any:
-        changed = theirs(*arrays)
-        return tuple(changed[part] if part in parts else array for part, array in enumerate(ours(*arrays)))
-
-    return mixed
+    both: Any = lambda *arrays: zip(ours(*arrays), theirs(*arrays), strict=True)  # noqa: E731
+    return lambda *arrays: tuple(pair[part in parts] for part, pair in enumerate(both(*arrays)))
 
 
 def _unchanged(*arrays: Array) -> Any:
     return arrays
 
 
-def _mask_kind(mask: Array, steps: LayerSteps) -> str:
-    """Return the name of a mask; of a causal one, a window may be wider than the text."""
-    name, ours = mask_name(mask), steps.mask
-    if name != "causal" or ours is None or not mask_name(ours).startswith("window("):
-        return name
-    return name + " or a wider window" * bool(2 * ours[0, -1].sum() > ours.shape[-1])
+def _named(parts: Iterable[int]) -> str:
+    return "of " + " and ".join("qkv"[part] for part in parts)
 
 
 def _bias_kind(bias: Array | None, steps: LayerSteps) -> str:
@@ -135,13 +107,12 @@ def _bias_kind(bias: Array | None, steps: LayerSteps) -> str:
 
 
 _PARTS = {"project": ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)), "norm_heads": ((0,), (1,), (0, 1))}
-_SINGULAR = {"x", "enter", "bias", "finish"}
-_WORDS: dict[str, Callable[[Any, LayerSteps], str]] = {  # values that have a name; the others differ
+_WORDS: dict[str, Callable[[Any, LayerSteps], str]] = {  # values that have a name; the others are changed
     "norm_heads": lambda norm, _: "missing" if norm is None else "applied",
     "scale": lambda scale, _: short_number(scale),
     "softcap": lambda cap, _: short_number(cap),
     "key_heads": lambda *_: "in groups",
-    "mask": _mask_kind,
+    "mask": lambda mask, _: mask_name(mask),
     "sinks": lambda sinks, _: "ignored" if sinks is None or sinks.max() < _IGNORED else "used",
     "bias": _bias_kind,
 }
@@ -155,14 +126,11 @@ def _with_rope(**fields: Any) -> Apply:
     return lambda _, steps: replace(steps, rope=steps.rope and steps.rope._replace(**fields))
 
 
-# --- positions and rotation --------------------------------------------------------------------------------
-
-
 def _positions(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose positions: those that are stated, or at which each key is nearest to the rotated one, or others."""
     steps, keys, embed = question.steps, question.layer.arrays.get("k"), question.reference.embed
-    ours, rope, stated = steps.positions, steps.rope, question.layer.stated.get("positions", steps.positions)
-    solved: list[Array] = [stated] if len(stated) == len(ours) else []
+    ours, rope = steps.positions, steps.rope
+    solved: list[Array] = [question.layer.stated.get("positions", ours)]
     if rope is not None and keys is not None and question.parted in ("q", "k"):
         before = question.layer.arrays.get("k_normed", question.made["k_normed"])
         tried = (rope.rotate(before, np.full(len(ours), position)) for position in range(len(ours) + 64))
@@ -171,74 +139,47 @@ def _positions(question: LayerQuestion) -> Iterator[Proposal]:
         solved.append(np.r_[: question.rows[0], : len(ours) - question.rows[0]])
     elif question.layer.index == 0 and embed is not None:
         solved += [ours + shift for shift in (1, 2, -1, 3, 4, 5, 6, 7, 8)]
+
+    def apply(theirs: Array, first: Array | None, index: int, steps: LayerSteps) -> LayerSteps:
+        return replace(steps, positions=theirs, x=steps.x if index or first is None else first)
+
     for theirs in solved:
-        if not np.array_equal(theirs, ours) and (theirs.any() or rope is None):  # all at 0 are not rotated
-            first = None if embed is None or question.layer.index else embed(theirs)
-
-            def apply(index: int, steps: LayerSteps, theirs: Any = theirs, first: Any = first) -> LayerSteps:
-                return replace(steps, positions=theirs, x=steps.x if index or first is None else first)
-
-            yield Proposal(join_ranges(theirs.tolist()), join_ranges(ours.tolist()), apply)
+        if len(theirs) == len(ours) and (theirs != ours).any() and (theirs.any() or rope is None):  # 0 is not rotated
+            first = embed(theirs) if embed is not None and question.layer.index == 0 else None
+            yield Proposal(join_ranges(theirs.tolist()), join_ranges(ours.tolist()), partial(apply, theirs, first))
 
 
-def _pairs(question: LayerQuestion) -> Iterator[Proposal]:
-    if rope := question.steps.rope:
-        names = ("half-split", "interleaved")[:: -1 if rope.is_interleaved else 1]
-        yield Proposal(names[1], names[0], _with_rope(is_interleaved=not rope.is_interleaved))
-
-
-def _width(question: LayerQuestion) -> Iterator[Proposal]:
-    if rope := question.steps.rope:
-        ours, base, whole = 2 * len(rope.frequencies), base_of(rope.frequencies), question.made["k"].shape[-1]
-        yield Proposal("0", str(ours), _with(rope=None))
-        for width in dict.fromkeys(2 * (n // 2) for n in (whole, whole // 2, whole // 4, *range(2, whole, 2))):
-            if width not in (0, ours):
-                yield Proposal(str(width), str(ours), _with_rope(frequencies=frequencies_of(base, width // 2)))
-
-
-def _base(question: LayerQuestion) -> Iterator[Proposal]:
-    if (rope := question.steps.rope) is None or len(rope.frequencies) < 2:
+def _rotations(question: LayerQuestion) -> Iterator[Proposal]:
+    """Propose the other pairs, and another width, base or scaling; a run that states its rotation is asked for that."""
+    if (rope := question.steps.rope) is None:
         return
-    base, count, stated = base_of(rope.frequencies), len(rope.frequencies), question.layer.stated.get("rope")
-    stretched = rope.frequencies / frequencies_of(base, count)
+    ours, base, count = rope.frequencies, base_of(rope.frequencies), len(rope.frequencies)
+    theirs, whole, width = question.layer.stated.get("rope"), frequencies_of(base, count), question.made["k"].shape[-1]
+    pairs = ("half-split", "interleaved")[:: -1 if rope.is_interleaved else 1]
+    yield Proposal(pairs[1], pairs[0], _with_rope(is_interleaved=not rope.is_interleaved), "pairs")
+    yield Proposal("0", str(2 * count), _with(rope=None), "width")
+    for part in dict.fromkeys(n // 2 for n in (width, width // 2, width // 4, *range(2, width, 2))):
+        if part not in (0, count):
+            yield Proposal(str(2 * part), str(2 * count), _with_rope(frequencies=frequencies_of(base, part)), "width")
+    if count < 2:
+        return
 
     def with_base(value: float) -> Apply:
-        return _with_rope(frequencies=(frequencies_of(value, count) * stretched).astype(np.float32))
+        return _with_rope(frequencies=(frequencies_of(value, count) * (ours / whole)).astype(np.float32))
 
-    solved = _values(question, with_base, 10.0, 1e9)
-    for value in [base_of(stated.frequencies)] if stated else chain(_BASES, solved):
+    for value in [base_of(theirs.frequencies)] if theirs else chain(_BASES, _values(question, with_base, 10.0, 1e9)):
         if value != base:
-            yield Proposal(_digits(value), _digits(base), with_base(value))
-
-
-def _scaling(question: LayerQuestion) -> Iterator[Proposal]:
-    if (rope := question.steps.rope) is None or len(rope.frequencies) < 2:
-        return
-    base, count = base_of(rope.frequencies), len(rope.frequencies)
-    whole, ours = frequencies_of(base, count), scaling_of(rope.frequencies)
-    if ours != "none":
-        yield Proposal("none", ours, _with_rope(frequencies=whole, magnitude=1.0))
-
-    def linear(factor: float) -> Apply:
-        return _with_rope(frequencies=(whole / np.float32(factor)).astype(np.float32))
-
-    for name, frequencies, magnitude in usual_scalings(base, count) if question.most == math.inf else ():
-        yield Proposal(name, ours, _with_rope(frequencies=frequencies, magnitude=magnitude))
-    for factor in _values(question, linear, 1 / 64, 64.0):
-        yield Proposal(f"linear {_digits(factor)}", ours, linear(factor))
-    theirs = question.layer.stated.get("rope")
+            yield Proposal(f"{value:.12g}", f"{base:.12g}", with_base(value), "base")
+    scaling = scaling_of(ours)
+    if scaling != "none":
+        yield Proposal("none", scaling, _with_rope(frequencies=whole, magnitude=1.0), "scaling")
+    for name, frequencies, magnitude in usual_scalings(base, count):
+        if question.most == math.inf or name.startswith("linear"):
+            yield Proposal(name, scaling, _with_rope(frequencies=frequencies, magnitude=magnitude), "scaling")
     if theirs is not None and (scaling_of(theirs.frequencies)[:2] == "by" or base_of(theirs.frequencies) == base):
-        times = f", times {theirs.magnitude:.4g}" * (theirs.magnitude != 1)
-        name = f"by {(whole / theirs.frequencies).min():.3g} to {(whole / theirs.frequencies).max():.3g}{times}"
-        yield Proposal(name, ours, _with_rope(frequencies=theirs.frequencies, magnitude=theirs.magnitude))
-
-
-# --- projections and norms ---------------------------------------------------------------------------------
-
-
-def _named(parts: Iterable[int]) -> str:
-    *names, last = ("qkv"[part] for part in parts)
-    return f"of {', '.join(names)} and {last}" if names else f"of {last}"
+        name = scaling_of(theirs.frequencies) + f", times {theirs.magnitude:.4g}" * (theirs.magnitude != 1)
+        stated = _with_rope(frequencies=theirs.frequencies, magnitude=theirs.magnitude)
+        yield Proposal(name, scaling, stated, "scaling")
 
 
 def _projecting(parts: Collection[int], change: Callable[[Any, Sequence[Array]], Sequence[Array]]) -> Apply:
@@ -299,19 +240,6 @@ def _layers(question: LayerQuestion) -> Iterator[Proposal]:
         yield Proposal(str(there), str(here), apply)
 
 
-def _output_bias(question: LayerQuestion) -> Iterator[Proposal]:
-    def apply(_: int, steps: LayerSteps) -> LayerSteps:
-        output: Any = steps.project_output
-        without = lambda heads: output(heads) - output(np.zeros_like(heads[:, :1]))  # noqa: E731
-        return replace(steps, project_output=output and without)
-
-    if question.steps.project_output is not None:
-        yield Proposal("left out", "added", apply)
-
-
-# --- scores, mask and weights ------------------------------------------------------------------------------
-
-
 def _number_of(name: str, question: LayerQuestion) -> Iterator[Proposal]:
     """Propose to leave a scale or a softcap out, and the solved one."""
     ours: float | None = getattr(question.steps, name)
@@ -319,7 +247,7 @@ def _number_of(name: str, question: LayerQuestion) -> Iterator[Proposal]:
     if name == "softcap" or ours is not None:
         for value in chain([nothing], _values(question, lambda value: _with(**{name: value}), low, high)):
             if short_number(value) != short_number(ours):
-                yield from _replacing(question, name, value, _digits(value))
+                yield from _replacing(question, name, value, "none" if value is None else f"{value:.6g}")
 
 
 def _biases_of_scores(question: LayerQuestion) -> Iterator[Proposal]:
@@ -348,21 +276,16 @@ CANDIDATES = (  # as they are tried: the stages in the order of computation, in 
     Candidate("norm", "norm", partial(_replacing, name="norm_heads", theirs=None), "norm_heads"),
     Candidate("order of heads", "projections", _orders),
     Candidate("weights of layer", "projections", _layers),
-    Candidate("rotary pairs", "rotation", _pairs),
+    Candidate("rotary", "rotation", _rotations),
     Candidate("rows", "projections", _rows),
-    Candidate("rotated width", "rotation", _width),
-    Candidate("rotary base", "rotation", _base),
-    Candidate("rotary scaling", "rotation", _scaling),
     Candidate("mask", "mask", _masks, "mask"),
     Candidate("key heads", "scores", _key_heads),
     Candidate("sinks", "sinks", partial(_replacing, name="sinks", theirs=None), "sinks"),
     Candidate("score bias", "scores", _biases_of_scores, "bias"),
     Candidate("scale", "scores", partial(_number_of, "scale"), "scale"),
     Candidate("softcap", "scores", partial(_number_of, "softcap"), "softcap"),
-    Candidate("output projection's bias", "output", _output_bias),
     Candidate("embedding or its norm", "input", field="x"),
     Candidate("projection weights", "projections", field="project"),
     Candidate("output projection's weights", "output", field="project_output"),
     Candidate("output of the feed-forward network or its norm", "output", field="finish"),
 )
-OF_PROJECTIONS, OF_WEIGHTS = (_biases, _layers), CANDIDATES[-4:]  # of q, k and v alike; those that both runs have

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from attncli.analysis.agreement.causes import CANDIDATES, OF_PROJECTIONS, OF_WEIGHTS, Candidate, Proposal
-from attncli.analysis.agreement.question import LEAST, NEAR, RECORDED, Cell, LayerQuestion
-from attncli.analysis.runs import Following, RunLayer, Side, check_sizes, group_keys, ids_apart, with_next
+from attncli.analysis.agreement.causes import CANDIDATES, Proposal
+from attncli.analysis.agreement.question import LEAST, NEAR, RECORDED, TIMES, Cell, LayerQuestion
+from attncli.analysis.runs import Following, RunLayer, Side, check_arrays, group_keys, ids_apart, with_next
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding, difference
 from attncli.errors import InputError
 from attncli.masks.findings import Finding
-from attncli.text import layers_named
+from attncli.text import join_ranges, layers_named
 
-_OF_BITS = 5.0  # times the last bit of weights, which rounding changes at most
-_MOST_VALUES = 8  # that explain a difference, of one candidate
 _MOST_CAUSES, _MOST_FAILURES = 8, 2  # of a layer; layers that are searched without success
 _PAIRS = 10  # proposals that are tried together with others, where none explains a difference alone
+_EXPERTS = "{} are not compared: rounding may give other experts to the tokens at {}."
 
 
 class Cause(NamedTuple):
@@ -41,7 +38,6 @@ class Parting:
     layers: list[int]
     cell: Cell
     cause: Cause | None = None
-    is_rounding: bool = False  # whether weights differ by no more than the bits that they are stored in
     kind: str | None = None  # of the layers, where a model has several
 
 
@@ -61,26 +57,28 @@ class Agreement:
     @property
     def agrees(self) -> bool:
         """Whether rounding explains every difference."""
-        return not self.findings and all(parting.is_rounding for parting in self.partings)
+        return not self.findings and not self.partings
 
 
 def compare(first: Side, second: Side) -> Agreement:
     """Compare two runs of one sentence; InputError where they have no layer in common, or other sizes.
 
-    A layer of the reference is computed from the other run's arrays, so that a difference is its own; its twin, which
-    rounds every array, shows what rounding gives. A cause is proved where the reference with it agrees.
+    A is the reference: the first, or the one that can be computed. A layer of it is computed from B's arrays, so that a
+    difference is its own; its twin, which rounds every array, shows what rounding gives. A cause is proved where the
+    reference with it agrees.
     """
-    is_swapped = first.embed is None and second.embed is not None
-    reference, other = (second, first) if is_swapped else (first, second)
-    rounding = max((Rounding(side.dtype) for side in (first, second)), key=lambda rounding: rounding.unit)
+    first, second = sorted((first, second), key=lambda side: side.embed is None)
+    types = {first.dtype, second.dtype}
+    if first.weights and second.weights and first.weights != second.weights:
+        types |= {first.weights, second.weights}
+    rounding = max(map(Rounding, sorted(types)), key=lambda rounding: rounding.unit)
     result = Agreement((first.name, second.name), rounding.dtype, notes=[*dict.fromkeys(first.notes + second.notes)])
-    walk = _Walk(result, reference, other, is_swapped, rounding)
-    last = walk.run()
+    last = _Walk(result, first, second, rounding).run()
     result.partings = _grouped(result.partings)
     if result.agrees and last is not None and first.logits is not None and second.logits is not None:
         both = first.logits(last), second.logits(last)
         apart = float(difference(*both).max()) if both[0].shape == both[1].shape else 0.0  # one may have no head
-        most = max(LEAST, _OF_BITS * 2.0 ** -min(first.weight_bits, second.weight_bits))
+        most = max(LEAST, TIMES * rounding.unit)
         result.partings += [Parting("last output", [max(result.rows)], Cell(apart, None, False))] * (apart > most)
     return result
 
@@ -89,7 +87,7 @@ def _grouped(partings: Sequence[Parting]) -> list[Parting]:
     """Return one parting for all layers of the same cause, with the largest difference."""
     groups: dict[Any, Parting] = {}
     for parting in partings:
-        first = groups.setdefault((parting.stage, parting.cause and parting.cause[:3], parting.is_rounding), parting)
+        first = groups.setdefault((parting.stage, parting.cause and parting.cause[:3]), parting)
         first.layers = sorted({*first.layers, *parting.layers})
         first.cell = max(first.cell, parting.cell, key=lambda cell: cell.difference)
     return sorted(groups.values(), key=lambda one: (one.layers[0], STAGES.index(one.stage)))
@@ -102,65 +100,49 @@ class _Walk:
     result: Agreement
     reference: Side
     other: Side
-    is_swapped: bool
     rounding: Rounding
     solved: list[Proposal] = field(default_factory=list)
-    pending: Parting | None = None  # at an output that the next layer's arrays alone show, which may explain it
+    open: Parting | None = None  # at an output that the next layer's arrays alone show, which may explain it
+    failures: int = 0  # differences that no candidate explains
+    is_over: bool = False
 
     def run(self) -> Array | None:
         """Return the hidden states behind the last layer, where both runs have computed them."""
         self._read_tokens()
         self._check_layers()
         x = twin = self.reference.embed and self.reference.embed(None)
-        reached = 0  # layer after the last one that was computed
+        reached = 0  # layer after the last one that was compared
         for layer, after in with_next(self.other.layers()):
-            is_open = self.pending is not None and self.pending.layers != [reached - 1]
+            is_open = self.open is not None and self.open.layers != [reached - 1]
             if is_open or (self.result.partings and not self.reference.indices):
                 self.result.notes.append(f"attn compares no layer after {reached - 1}, as their input differs")
                 break
-            if self.reference.indices:
-                x, twin = self._reach(range(reached, layer.index), x, twin)
+            if self.reference.indices and layer.index > reached and "input" not in layer.arrays:
+                lacks = f"{self.other.name} lacks {layers_named(range(reached, layer.index))}"
+                raise InputError(f"{lacks}; write q, k and v of all layers, or the input of each")
             steps = self.reference.steps(layer.index, layer.arrays.get("input", x) if layer.index else x)
             if steps is None:
                 continue
             reached = layer.index + 1
-            if odd := [name for name in RECORDED & layer.arrays.keys() if not np.isfinite(layer.arrays[name]).all()]:
-                stage, nothing = min((STAGE_OF[name] for name in odd), key=STAGES.index), Cell(math.inf, None, False)
-                self.result.partings.append(Parting(stage, [layer.index], nothing))
-                note = f"{self.other.name} has NaN or infinity in layer {layer.index}; attn compares none from there"
-                self.result.notes.append(note)
-                break
             group_keys(steps.key_heads, layer, after)
-            check_sizes(steps, layer, self.reference, self.other)
+            check_arrays(steps, layer, self.reference, self.other)
             with self.reference.holding():
-                x, twin = self._compare_layer(layer, steps, twin, after)
-        self.result.partings += [self.pending] if self.pending is not None else []
+                x, twin = self._compare_layer(layer, steps, twin if "input" not in layer.arrays else steps.x, after)
+            if self.is_over:
+                break
         if not self.result.rows and not self.result.partings:
             raise InputError(f"{' and '.join(self.result.names)} hold no array in common; write q, k and v of all")
-        if self.result.rows and "next" not in self.result.rows[max(self.result.rows)]:
+        if self.result.rows and not self.is_over and "next" not in self.result.rows[max(self.result.rows)]:
             self.result.not_compared.append(f"The output of layer {max(self.result.rows)} is not compared.")
         return x if self.other.indices and self.reference.indices else None
 
     def _check_layers(self) -> None:
-        for one, another in ((self.other, self.reference), (self.reference, self.other)):
-            if missing := [index for index in another.held if index not in one.held]:
-                if one.indices and another.indices:
-                    held = f"{one.name} has {len(one.held)} layers and {another.name} {len(another.held)}"
-                    raise InputError(f"{held}; give two runs of one checkpoint")
-                self.result.missing += missing
-                self.result.notes.append(f"{one.name} lacks {layers_named(missing)}; attn compares the others")
-
-    def _reach(self, missing: Sequence[int], x: Array | None, twin: Array | None) -> tuple[Array | None, Array | None]:
-        """Compute layers that the other run has not; return what enters the next one, and what enters its twin."""
-        for index in missing:
-            steps = self.reference.steps(index, x)
-            assert steps is not None
-            for one in self.solved:
-                steps = one.apply(index, steps)
-            with self.reference.holding():
-                x = steps.run({})["next"]
-                twin = replace(steps, x=twin).run({}, rounding=self.rounding)["next"]
-        return x, twin
+        if missing := sorted({*self.reference.held} ^ {*self.other.held}):
+            if self.reference.indices and self.other.indices:
+                counts = (f"{side.name} has {len(side.held)} layers" for side in (self.reference, self.other))
+                raise InputError(f"{' and '.join(counts)}; give two runs of one checkpoint")
+            self.result.missing += missing
+            self.result.notes.append(f"one run alone has {layers_named(missing)}; attn compares the others")
 
     def _read_tokens(self) -> None:
         ours, theirs = self.reference.token_ids, self.other.token_ids
@@ -169,50 +151,44 @@ class _Walk:
         if self.reference.reading is None:
             raise InputError("the two runs have other tokens; give two runs of one sentence")
         self.reference = self.reference.reading(theirs)
-        tokens = Candidate("token ids", "tokens")
-        proposal = Proposal(*ids_apart(theirs, ours), lambda _, steps: steps, candidate=tokens)
-        self.result.partings.append(self._parting(0, proposal, Cell(1.0, None, False)))
+        cause = Cause("token ids", *ids_apart(theirs, ours), 0.0)
+        self.result.partings.append(Parting("tokens", [0], Cell(1.0, None, False), cause))
 
     def _compare_layer(
         self, layer: RunLayer, steps: LayerSteps, twin: Array | None, after: RunLayer | None
     ) -> tuple[Array | None, Array | None]:
         """Compare one layer; return its output, and that of the twin."""
-        written, following = layer.arrays, self._following(after)
-        rows = [*self.result.rows.values()][-1:]
+        written, rows = layer.arrays, [*self.result.rows.values()][-1:]
         agreeing = (cell.difference for row in rows for name, cell in row.items() if name in RECORDED and cell.agrees)
         before = None if self.reference.indices else max(agreeing, default=0.0)
-        stated = {name: layer.stated[name] for name in ("scale", "mask") if name in layer.stated}
-        if following is None and stated and "q" in written and not {"weights", "next"} & {*written}:
-            # Nothing else shows in the last layer with which of them an engine computes.
-            made = replace(steps, **stated).run(written, "weights")
-            written |= {name: made[name] for name in ("weights",) if name in made}
         twins = replace(steps, x=twin).run(written, rounding=self.rounding)
-        question = LayerQuestion(layer, self.reference, steps, following)
+        question = LayerQuestion(layer, self.reference, steps, self._following(after))
         question = question.rounded(twins, before, 1 + len(self.result.rows))
-        row = {name: question.changed(parted=name).cell for name in question.apart}
-        self.result.rows |= {layer.index: row} if row else {}
+        if row := {name: question.changed(parted=name).cell for name in question.apart}:
+            self.result.rows[layer.index] = row
         for _ in range(_MOST_CAUSES):
             # Arrays of one stage are independent: one of them may have a fault that another has not.
             questions = [question.changed(parted=name) for name in question.apart if question.parts(name)]
-            if not questions or (questions[0].parted == "next" and self._is_of_next(question, after)):
+            if not questions:
                 break
-            tried: list[Proposal] = []
-            explained = (self._explain(one, tried if one is questions[0] else []) for one in questions)
-            solved = next(filter(None, explained), [])
-            if not solved and (self._failures or not (solved := _solve_two(questions[0], self.solved, tried))):
-                self._add_unexplained(questions[0])
-                break
-            self.pending = None
+            solved, tried = list[Proposal](), list[Proposal]()
+            for parted in questions:
+                if solved := self._explain(parted, tried):
+                    break
+            else:
+                parted = questions[0]
+                if self.failures or not (solved := _solve_two(parted, self.solved, tried)):
+                    self._add_unexplained(parted)
+                    break
+            if self.open is not None:
+                self.result.partings.remove(self.open)
+                self.open, self.failures = None, self.failures - 1
             self.solved += [one for one in solved if one not in self.solved]
             for one in solved:
+                cause = Cause(one.name, one.theirs, one.ours, one.undone)
+                self.result.partings.append(Parting(one.candidate.stage, [layer.index], parted.cell, cause))
                 question = replace(question, steps=one.apply(layer.index, question.steps))
             question = replace(question, following=self._following(after))
-            # Of the arrays of the stage, those count that the cause explains.
-            alike = [one for one in questions if STAGE_OF[one.parted] == STAGE_OF[questions[0].parted]]
-            alike = [one for one in alike if not question.parts(one.parted)] or questions[:1]
-            cell = max((one.cell for one in alike), key=lambda cell: cell.difference)
-            is_scaled = any(one.is_scaled(one.parted) for one in alike)
-            self.result.partings += [self._parting(layer.index, one, cell, is_scaled) for one in solved]
         if "next" in written or "next" not in question.made:
             return (written.get("next"),) * 2
         if question.steps is not steps:
@@ -224,88 +200,71 @@ class _Walk:
             return None
         return Following([steps, *(one.apply(after.index, steps) for one in self.solved)], after.arrays)
 
-    def _is_of_next(self, question: LayerQuestion, after: RunLayer | None) -> bool:
-        """Return whether a change of the next layer's projections explains its arrays: then that layer is asked."""
-        if after is None or question.following is None:
-            return False
-        other, x = replace(question, layer=after, steps=question.following.variants[0]), question.made["next"]
-        changed = [one.apply(after.index, other.steps) for solve in OF_PROJECTIONS for one in solve(other)]
-        apart = (float(Following([one], after.arrays).difference(x).max()) for one in changed)
-        return any(not question.parts("next", largest) for largest in apart)
-
     def _explain(self, question: LayerQuestion, tried: list[Proposal]) -> list[Proposal]:
         """Return a cause that was found before, or a new one; empty without one that explains the difference."""
         for cause in self.solved:
             steps = cause.apply(question.layer.index, question.steps)
             if steps is not question.steps and question.agreeing(steps)[0]:
                 return [cause]
-        has_rounded = self.reference.weight_bits != self.other.weight_bits
-        orders = [OF_WEIGHTS] * has_rounded + [CANDIDATES] if self._failures < _MOST_FAILURES else []
-        return next(filter(None, (_solve(question, tried, order) for order in orders)), [])
+        return _solve(question, tried) if self.failures < _MOST_FAILURES else []
 
     def _add_unexplained(self, question: LayerQuestion) -> None:
-        parting = Parting(STAGE_OF[question.parted], [question.layer.index], question.cell)
-        first = {name[0]: name for name in reversed(question.apart) if name[0] in "qkv"}  # array of each projection
-        parts = sorted(part for part, name in first.items() if question.parts(name))
-        others = (name for part, name in first.items() if part not in parts)
-        agree = all(question.apart[name].max() <= NEAR * question.roundings[name] for name in others)
-        if agree and 0 < len(parts) < len(first) and not {"q", "k"} <= {*parts} and question.parted in first.values():
-            parting.stage = "projections"  # a rotation changes both of q and k
-            of_norm = " or norm" if question.steps.norm_heads is not None and parts != ["v"] else ""
-            parting.cause = Cause(f"projection{of_norm} weights of {' and '.join(parts)}", "differ", "", None)
-        if question.steps.project is None and parts and len(first) == len(parts) and "scores" not in first:
-            parting.stage = "input"  # a run without hidden states does not show it
-        if question.parted == "next" and question.following is not None:
-            self.pending = self.pending or parting
-        elif self.pending is None:
+        is_of_experts = self.reference.has_experts and question.layer.index > 0 and question.parted in RECORDED
+        few = len(question.rows) <= len(question.apart[question.parted]) / 2
+        if is_of_experts and few and self.rounding.dtype != "float32":
+            layers = [index for index in self.reference.held if index >= question.layer.index]
+            tokens = join_ranges(question.rows.tolist())
+            self.result.not_compared.append(_EXPERTS.format(layers_named(layers).capitalize(), tokens))
+            self.result.missing += layers
+            del self.result.rows[question.layer.index]
+            self.is_over = True
+        elif self.open is None:
+            parting = _unexplained(question)
             self.result.partings.append(parting)
-
-    @property
-    def _failures(self) -> int:
-        """The number of differences that no candidate explains."""
-        unproved = [one for one in self.result.partings if one.cause is None or one.cause.undone is None]
-        return len(unproved) + (self.pending is not None)
-
-    def _parting(self, index: int, solved: Proposal, cell: Cell, is_scaled: bool = False) -> Parting:
-        """Return where a cause parts the runs; weights that are stored in few bits differ by their rounding."""
-        values = (solved.ours, solved.theirs) if self.is_swapped else (solved.theirs, solved.ours)
-        bits = {self.reference.weight_bits, self.other.weight_bits}
-        is_small = len(bits) > 1 and cell.difference <= _OF_BITS * 2.0 ** -min(bits) and not is_scaled
-        cause = Cause(f"{solved.candidate.name} {solved.of}".rstrip(), *values, solved.undone)
-        return Parting(solved.candidate.stage, [index], cell, cause, is_small and solved.theirs.startswith("differ"))
+            self.open = parting if question.parted == "next" and question.following is not None else None
+            self.failures += 1
 
 
-def _solve(
-    question: LayerQuestion, tried: list[Proposal], candidates: Sequence[Candidate] = CANDIDATES
-) -> list[Proposal]:
+def _unexplained(question: LayerQuestion) -> Parting:
+    """Return where the runs part, with a hint at the weights of a projection where the others agree."""
+    parting = Parting(STAGE_OF[question.parted], [question.layer.index], question.cell)
+    first = {name[0]: name for name in reversed(question.apart) if name[0] in "qkv"}  # array of each projection
+    parts = sorted(part for part, name in first.items() if question.parts(name))
+    others = (name for part, name in first.items() if part not in parts)
+    agree = all(question.apart[name].max() <= NEAR * question.roundings[name] for name in others)
+    if agree and 0 < len(parts) < len(first) and not {"q", "k"} <= {*parts} and question.parted in first.values():
+        parting.stage = "projections"  # a rotation changes both of q and k
+        of_norm = " or norm" if question.steps.norm_heads is not None and parts != ["v"] else ""
+        parting.cause = Cause(f"projection{of_norm} weights of {' and '.join(parts)}", "changed", "", None)
+    if question.steps.project is None and parts and len(first) == len(parts) and "scores" not in first:
+        parting.stage = "input"  # a run without hidden states does not show it
+    return parting
+
+
+def _solve(question: LayerQuestion, tried: list[Proposal]) -> list[Proposal]:
     """Return the candidate with which most arrays agree, and of these the one that leaves least; empty without one.
 
     `tried` collects the others with the difference that each leaves.
     """
     explaining: list[tuple[tuple[int, float], Proposal]] = []
-    for candidate in candidates:
-        enough = len(explaining) + _MOST_VALUES
-        for proposal in candidate.proposals(question):
-            count, undone = question.agreeing(proposal.apply(question.layer.index, question.steps))
-            tried.append(proposal._replace(undone=undone))
-            rank = count, -max(undone / question.roundings[question.parted], NEAR)
-            explaining += [(rank, tried[-1])] * (count > 0)
-            if rank == (len(question.apart), -NEAR):
-                return tried[-1:]
-            if len(explaining) == enough:
-                break
+    for proposal in chain.from_iterable(candidate.proposals(question) for candidate in CANDIDATES):
+        count, undone = question.agreeing(proposal.apply(question.layer.index, question.steps))
+        tried.append(proposal._replace(undone=undone))
+        rank = count, -max(undone / question.roundings[question.parted], NEAR)
+        if rank == (len(question.apart), -NEAR):
+            return tried[-1:]
+        explaining += [(rank, tried[-1])] * (count > 0)
     return [max(explaining, key=itemgetter(0))[1]] if explaining else []
 
 
 def _solve_two(question: LayerQuestion, before: list[Proposal], tried: list[Proposal]) -> list[Proposal]:
     """Return two candidates that explain a difference together, the earlier stage first; empty without.
 
-    The first is a cause that was found before, the likeliest value of a rotation, or one that leaves little.
+    The first is a cause that was found before, or one that leaves little.
     """
     index, most = question.layer.index, float(question.apart[question.parted].max())
-    nearest = {one.candidate.name: one for one in sorted(tried, key=attrgetter("undone"), reverse=True)}
-    rotations = {one.candidate.name: one for one in reversed(tried) if one.candidate.stage == "rotation"}
-    for first in (*before, *rotations.values(), *sorted(nearest.values(), key=attrgetter("undone"))[:_PAIRS]):
+    nearest = {one.name: one for one in sorted(tried, key=attrgetter("undone"), reverse=True)}
+    for first in (*before, *sorted(nearest.values(), key=attrgetter("undone"))[:_PAIRS]):
         other = replace(question, steps=first.apply(index, question.steps), most=most)
         if solved := _solve(other, []):
             both = [first if first in before else first._replace(undone=solved[0].undone), *solved]

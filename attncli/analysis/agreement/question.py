@@ -6,20 +6,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attncli.analysis.runs import Following, RunLayer, Side
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, Arrays, LayerSteps, difference
 
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
-
-LEAST = 2.0**-21  # a relative difference that float32 hardly shows
-_TIMES = 8.0  # times what rounding gives: more is not explained by it, nor by that of arrays which no file shows
+LEAST = 2.0**-19  # a relative difference that float32 hardly shows
+TIMES = 4.0  # times what rounding gives: more is not explained by it, nor by that of arrays which no file shows
 NEAR = 2.0  # times what rounding gives: a value that leaves no more is the cause; in 16 bits others agree as well
-_FEW_TOKENS = 4
 RECORDED = {"q", "k", "v", "q_normed", "k_normed", "input", "attention", "next"}  # what files hold
 
 
@@ -56,9 +52,6 @@ class LayerQuestion:
     def _apart(self, made: dict[str, Array], steps: LayerSteps) -> dict[str, Array]:
         written = self.layer.arrays
         apart = {name: difference(made[name], written[name]) for name in STAGE_OF if name in made.keys() & written}
-        if "scores" in apart and steps.mask is not None:
-            centred = (_centred(arrays["scores"], steps.mask) for arrays in (made, written))
-            apart["scores"] = np.minimum(apart["scores"], difference(*centred))
         if self.following is not None and "next" in made:
             apart["next"] = self.following.difference(made["next"])
         return {name: np.where(_sees(steps, len(one)), one, 0.0) for name, one in apart.items()}
@@ -70,12 +63,9 @@ class LayerQuestion:
         return other
 
     def rounded(self, twin: Arrays, before: float | None, count: int) -> LayerQuestion:
-        """Return the question with the differences that rounding explains.
+        """Return the question with the differences that rounding explains, from a twin whose arrays are rounded.
 
-        Args:
-            twin: arrays of the reference, each of them rounded.
-            before: difference of the layer before; None where layers are computed from one another's hidden states.
-            count: of these layers, and this one.
+        Where no hidden states are known, they grow over `count` layers from `before`, the difference of the last one.
         """
         apart = {name: float(difference(twin[name], self.made[name]).max()) for name in self.made}
         if self.following is not None and "next" in apart:
@@ -83,56 +73,34 @@ class LayerQuestion:
             values = [replace(steps, x=arrays["next"]).run({}, "k")["v"] for arrays in (twin, self.made)]
             apart["next"] = float(difference(*values).max())
         if before is not None:  # what q, k and v were rounded by before is in them, and grows from layer to layer
-            least = {name: _TIMES * apart[name] for name in apart if name in RECORDED}
+            least = {name: 8 * apart[name] for name in apart if name in RECORDED}
             apart |= {name: min(max(value, before), count * value) for name, value in least.items()}
         return self.changed(roundings={name: max(value, 2.0**-24) for name, value in apart.items()})
 
     def distance(self, steps: LayerSteps) -> float:
-        """Return the difference of the array in question with other steps, at an early token where it is large.
+        """Return the difference of the array in question with other steps, at a quarter of the tokens that have it.
 
-        Masks mostly differ at late ones: another fault is solved for without them.
+        Masks mostly differ at late tokens: another fault is solved for at the others.
         """
-        apart = np.where(_sees(steps, len(self.apart[self.parted])), self.apart[self.parted], 0.0)
-        large = np.flatnonzero(apart >= self.apart[self.parted].max() / NEAR**2)
-        if not len(large):
-            return 0.0
-        token = int(large[len(large) // 4])
-        if self.parted == "scores" or (self.following is not None and self.parted == "next"):
-            return float(self._apart(steps.run(self.layer.arrays), steps)[self.parted][token])
-        row, written = slice(token, token + 1), dict(self.layer.arrays)
-        written |= {name: written[name][row] for name in ("attention", "next") if name in written}
-        apart = difference(steps.run(written, self.parted, rows=row)[self.parted], written[self.parted])
-        return float(apart[min(token, len(apart) - 1)])
+        apart = self._apart(steps.run(self.layer.arrays, self.parted), steps)[self.parted]
+        before = self.apart[self.parted]
+        with np.errstate(invalid="ignore"):
+            return float(np.quantile(apart[before >= before.max() / NEAR**2], 0.25))
 
     def parts(self, name: str, largest: float | None = None) -> bool:
-        """Return whether an array differs by more than rounding: by too much, or all of it by one factor."""
+        """Return whether an array differs by more than rounding."""
         value = float(self.apart[name].max()) if largest is None else largest
-        is_near = largest is not None or value <= max(LEAST, NEAR * self.roundings[name]) or not self.is_scaled(name)
-        return value > max(LEAST, _TIMES * self.roundings[name]) or not is_near
-
-    def is_scaled(self, name: str) -> bool:
-        """Return whether a factor of all tokens is at least half of a difference: rounding gives none."""
-        written, made = self.layer.arrays, self.made
-        if name not in written or written[name].shape != made[name].shape or written[name].shape[-2] < _FEW_TOKENS:
-            return False
-        stream = {**made, **written}  # the feed-forward network is a small part of it
-        residual: Any = sum(stream[one] for one in ("input", "attention") if name == "next" and one in stream)
-        ours, theirs = (np.moveaxis(arrays[name] - residual, -2, 0).astype(np.float64) for arrays in (made, written))
-        ours, theirs = ours.reshape(len(ours), -1), theirs.reshape(len(ours), -1)
-        with np.errstate(all="ignore"):  # of a token that attends to nothing
-            size = np.square(ours).sum(axis=1)
-            factors, apart = np.vecdot(ours, theirs) / size - 1, np.sqrt(np.square(theirs - ours).sum(axis=1) / size)
-        return bool(abs(np.nanmedian(factors)) > np.nanmedian(apart) / 2)
+        return value > max(LEAST, TIMES * self.roundings[name])
 
     def explains(self, left: float) -> bool:
         """Return whether so little is left of the difference that rounding explains it."""
         rounding, apart = self.roundings[self.parted], min(self.most, float(self.apart[self.parted].max()))
-        return left <= max(LEAST, min(_TIMES * rounding, max(NEAR * rounding, apart / NEAR**2), apart / NEAR))
+        return left <= max(LEAST, min(TIMES * rounding, max(NEAR * rounding, apart / NEAR**2), apart / NEAR))
 
     def agreeing(self, steps: LayerSteps) -> tuple[int, float]:
         """Return how many arrays agree with other steps, and what is left of the difference in question.
 
-        0 unless the array in question agrees, and every one before it that did.
+        0 unless the array in question agrees, and every one of its stage or before that did.
         """
         if not self.explains(left := self.distance(steps)):
             return 0, left
@@ -140,7 +108,7 @@ class LayerQuestion:
         agrees = {name: not self.parts(name, float(one.max())) for name, one in whole.items()}
         broken = (name for name in whole if not agrees[name] and not self.parts(name))
         largest = float(whole[self.parted].max())
-        if any(STAGES.index(STAGE_OF[name]) <= stage for name in broken) or not self.explains(largest):
+        if not self.explains(largest) or any(STAGES.index(STAGE_OF[name]) <= stage for name in broken):
             return 0, left
         return sum(agrees.values()), largest
 
@@ -148,7 +116,7 @@ class LayerQuestion:
     def rows(self) -> Array:
         """The tokens whose rows of the array in question differ."""
         apart = self.apart[self.parted]
-        return np.flatnonzero(apart > max(LEAST, min(_TIMES * self.roundings[self.parted], apart.max() / NEAR)))
+        return np.flatnonzero(apart > max(LEAST, min(TIMES * self.roundings[self.parted], apart.max() / NEAR)))
 
     @property
     def cell(self) -> Cell:
@@ -161,17 +129,8 @@ class LayerQuestion:
         return STAGES.index(STAGE_OF[self.parted]) >= STAGES.index(stage)
 
 
-def _centred(scores: Float[np.ndarray, "H T K"], mask: Bool[np.ndarray, "#H T K"]) -> Float[np.ndarray, "H T K"]:
-    """Return the scores of allowed keys less their mean: a softmax sees no number that is added to a whole row."""
-    count = np.maximum(mask.sum(axis=-1, keepdims=True), 1)
-    return np.where(mask, scores - np.where(mask, scores, 0).sum(axis=-1, keepdims=True) / count, 0)
-
-
 def _sees(steps: LayerSteps, tokens: int) -> Array:
-    """Return the tokens that attend to some key: engines differ in what padding gives that attends to none.
-
-    A mask that leaves fewer than half of the tokens explains nothing, so that all of them count.
-    """
+    """Return the tokens that attend to some key, or all where few do: what others give differs between engines."""
     whole = np.ones(tokens, bool)  # also of keys and values, where queries are of another text
     sees: Any = whole if steps.mask is None or steps.mask.shape[1] != tokens else steps.mask.any(axis=(0, 2))
     return sees if 2 * sees.sum() >= tokens else whole

@@ -61,6 +61,7 @@ def check(
         NotExposedError: its attention cannot be observed.
         InputError: a text cannot be read, or is too long.
     """
+    from attncli.analysis.check.graphs import check_graph, check_has_text
     from attncli.checkpoints.snapshot import resolve
     from attncli.engines.torch import announce_import
 
@@ -68,10 +69,9 @@ def check(
     if len(texts) > _MOST:
         raise UsageError(f"a check runs at most {_MOST} texts, in one batch; give fewer")
     loading = checked_options(options, LoadOptions, "a checkpoint that transformers runs in several ways")
+    check_has_text(texts, options)
     snapshot = resolve(model, loading)
     if snapshot.onnx:
-        from attncli.analysis.check.graphs import check_graph
-
         return check_graph(model, texts, special=special, layer=layer, **options)
     loading = loading.changed(dtype=loading.dtype or "float32")
     announce_import("attn check", snapshot)
@@ -100,7 +100,7 @@ def check(
         masks.setdefault((str(runner.implied[number, kind].expression), kind), []).append(number)
     findings += _window_notes({layer: runner.implied[layer].window for layer in layers[0]}, max(lengths))
     findings += findings_of(runner, compared, reported)
-    findings += _tokenizer_notes(runner, sentences[0])
+    findings += [] if loading.ids else _tokenizer_notes(runner, sentences[0])
     return Report(
         model=checkpoint.name,
         architecture=checkpoint.part.architecture,

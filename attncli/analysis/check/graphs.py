@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from attncli.masks.nearby import mask_name
 
 if TYPE_CHECKING:
     from attncli.checkpoints.options import Choice
-    from attncli.engines.source import OpenModel
+    from attncli.engines.onnx.engine import OnnxModel
     from attncli.trace.layer import LayerTrace
     from attncli.trace.trace import Trace
 
@@ -56,12 +56,6 @@ class RunComparison(NamedTuple):
     on_padding: Mapping[Sublayer, float] = {}  # the largest weight of each layer that attends to padding
 
 
-def check_has_text(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> None:
-    """Raise UsageError for --ids without a text: the built-in one is no ids."""
-    if options.get("ids") and not text:
-        raise UsageError('--ids needs a text of token ids: attn check … --ids "101 2051 102"')
-
-
 def window_of(config: Mapping[str, Any]) -> int:
     """Return the widest window that a configuration names; 0 without."""
     named = {**config, **dict(config.get("text_config") or {})}
@@ -71,19 +65,16 @@ def window_of(config: Mapping[str, Any]) -> int:
     return max((value for value in widths if type(value) is int), default=0)
 
 
-def built_in_text(width: int, *sources: OpenModel) -> str:
-    """Return a text that is longer than a window, or as long as all models read."""
-    words = width + 8 if _FEWEST_WORDS < width + 8 <= _MOST_WORDS else _FEWEST_WORDS
-    while True:
-        text = " ".join(islice(cycle(_WORDS.split()), words))
-        try:
-            for source in sources:
-                source.tokens(text)
-            return text
-        except InputError:
-            if words == 1:
-                raise
-            words //= 2
+def check_has_text(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> None:
+    """Raise UsageError for --ids without a text: the built-in one is no ids."""
+    if options.get("ids") and not text:
+        raise UsageError('--ids needs a text of token ids: attn check … --ids "101 2051 102"')
+
+
+def built_in_text(config: Mapping[str, Any]) -> str:
+    """Return a text that is longer than a configuration's window, if that is not too wide."""
+    width = window_of(config) + 8
+    return " ".join(islice(cycle(_WORDS.split()), width if _FEWEST_WORDS < width <= _MOST_WORDS else _FEWEST_WORDS))
 
 
 def check_graph(model: str, texts: Sequence[str], *, special: bool, layer: Choice, **options: Any) -> Report:
@@ -94,9 +85,8 @@ def check_graph(model: str, texts: Sequence[str], *, special: bool, layer: Choic
     """
     if len(texts) > 1:
         raise UsageError(f"attn check runs an ONNX model on one text; give one, not {len(texts)}")
-    source = open_source(model, layer=layer, special=special, **options)
-    check_has_text(texts, options)
-    (text,) = texts or [built_in_text(window_of(resolve(model, LoadOptions(**options)).config), source)]
+    source = cast("OnnxModel", open_source(model, layer=layer, special=special, **options))
+    (text,) = texts or [built_in_text(resolve(model, LoadOptions(**options)).config)]
     trace = source.trace(text)
     compared, weights = [*compared_runs(source, text, trace)], trace.source.details.get("weights")
     masks: dict[tuple[str, str], list[int]] = {}
@@ -115,7 +105,7 @@ def check_graph(model: str, texts: Sequence[str], *, special: bool, layer: Choic
     )
 
 
-def compared_runs(source: OpenModel, text: str, trace: Trace) -> Iterator[RunComparison]:
+def compared_runs(source: OnnxModel, text: str, trace: Trace) -> Iterator[RunComparison]:
     """Yield the comparison of each way to run a text with the trace of the text alone."""
     floor = noise_floor(trace.source.details.get("weights", trace.source.dtype))
     ways: dict[str, tuple[str, Callable[..., RunComparison]]] = {
@@ -132,7 +122,7 @@ def compared_runs(source: OpenModel, text: str, trace: Trace) -> Iterator[RunCom
             yield RunComparison(replace(result, reason=str(error), has_failed=has_failed))
 
 
-def _padded(result: Invariance, source: OpenModel, text: str, trace: Trace, left: int) -> RunComparison:
+def _padded(result: Invariance, source: OnnxModel, text: str, trace: Trace, left: int) -> RunComparison:
     """Compare the tokens of a padded text with those of the text alone."""
     alone = {(layer.layer, layer.kind): layer for layer in trace.layers}
     words, differences, on_padding = slice(left, left + len(trace.key_tokens)), _Differences(), dict[Sublayer, float]()
@@ -145,7 +135,7 @@ def _padded(result: Invariance, source: OpenModel, text: str, trace: Trace, left
     return _judged(result, differences)._replace(on_padding=on_padding)
 
 
-def _in_steps(result: Invariance, source: OpenModel, text: str, trace: Trace) -> RunComparison:
+def _in_steps(result: Invariance, source: OnnxModel, text: str, trace: Trace) -> RunComparison:
     """Compare the parts of a text, each run with the cache of those before, with the text as a whole."""
     alone = {(layer.layer, layer.kind): layer for layer in trace.layers}
     start, rounding, differences = 0, _Differences(), _Differences()

@@ -18,6 +18,7 @@ from attncli.errors import LoadError
 from attncli.text import visible
 
 Array = np.ndarray[Any, Any]
+_PRECISIONS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 class Stored(NamedTuple):
@@ -37,9 +38,9 @@ class Store(ABC):
     def stored(self, name: str) -> Stored:
         """Return the type and the shape of a tensor."""
 
-    def bits(self, name: str) -> int:
-        """Return the bits of a number of a tensor that hold its digits, of a quantized one all of them."""
-        return {"F64": 53, "F32": 24, "F16": 11, "BF16": 8}.get(self.stored(name).type, 4)
+    def precision(self, name: str) -> str:
+        """Return the type of number whose rounding a tensor has, such as bfloat16 or int4."""
+        return _PRECISIONS.get(self.stored(name).type, "int4")
 
     def release(self) -> None:  # noqa: B027  most hold nothing
         """Release the memory of tensors that were read; they can be read again."""
@@ -76,9 +77,9 @@ class ComputedStore(Store):
         """See `Store.stored`."""
         return Stored("F32", self._computed[name].shape) if name in self._computed else self._store.stored(name)
 
-    def bits(self, name: str) -> int:
-        """See `Store.bits`; most forms have four."""
-        return 4 if name in self._computed else self._store.bits(name)
+    def precision(self, name: str) -> str:
+        """See `Store.precision`; most forms have four bits."""
+        return "int4" if name in self._computed else self._store.precision(name)
 
     def release(self) -> None:
         """See `Store.release`."""

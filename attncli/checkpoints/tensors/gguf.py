@@ -186,11 +186,12 @@ class Gguf(Store):
         source, _ = self._sources[name]
         return Stored(self._file.dtype(source) or "F32", self._file.shapes[source])
 
-    def bits(self, name: str) -> int:
-        """See `Store.bits`."""
+    def precision(self, name: str) -> str:
+        """See `Store.precision`."""
         source, _ = self._sources[name]
         is_plain, stored = self._file.dtype(source), self._file.blocks(source).nbytes
-        return super().bits(name) if is_plain else 8 * stored // prod(self._file.shapes[source])
+        has_8_bits = stored >= prod(self._file.shapes[source])
+        return super().precision(name) if is_plain else "int8" if has_8_bits else "int4"
 
     def read(self, name: str) -> Array:
         """See `Store.read`; of queries and keys, transformers rotates a half of each head with the other.

@@ -108,7 +108,7 @@ def _show_agreement(
 ) -> None:
     """Show the first stage at which two runs part; end with 1 if they do."""
     from attncli.analysis.agreement.compare import compare
-    from attncli.analysis.runs import saved_side
+    from attncli.analysis.runs import saved_side, unseen_window
     from attncli.engines.captures import check_comparable
 
     if len(files) + len(models) != 2:
@@ -124,6 +124,7 @@ def _show_agreement(
     for side, other in ((first, second), (second, first)):
         check_comparable(side.name, side.contents, other.contents)
     agreement = compare(first, second)
+    agreement.not_compared += dict.fromkeys(filter(None, map(unseen_window, (first, second))))
     agreement.notes += _hints(agreement, *runs, *saved) if runs and saved else []
     show_agreement(environment, output, agreement)
 
@@ -134,8 +135,10 @@ def _hints(agreement: Agreement, run: Side, file: Side) -> Iterator[str]:
     if last in layers and any(last - 1 in parting.layers for parting in agreement.partings):
         yield "transformers has the final norm in its last hidden states; leave them out of a capture"
     causes = [parting.cause for parting in agreement.partings]
+    if None in causes and any(cause.name == "weights of layer" for cause in filter(None, causes)):
+        yield "hidden states behind a layer look like weights of the next one; write those that enter it"
     for cause in filter(None, causes):
-        if cause.name == "rotated width" and "0" in (cause.a, cause.b):
+        if cause.name == "rotary width" and "0" in (cause.a, cause.b):
             yield "q and k before their rotation need rotated: before in the metadata of their file"
         if cause.name == "positions" and None in causes and not (cause.a[0] == cause.b[0] == "0"):
             yield "a file without the first tokens of a run lacks keys of the later ones; write them all"

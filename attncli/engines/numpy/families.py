@@ -410,14 +410,15 @@ def _stretched(fields: ConfigReader, frequencies: Frequencies, positions: int) -
     return np.where(waves < trained / high, frequencies, stretched).astype(np.float32)
 
 
-_FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0)
+_FACTORS, _OTHER_FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0), (3.0, 6.0, 10.0, 1.5, 2.5, 5.0, 12.0, 64.0)
 _TRAINED = tuple(2**power for power in (13, 12, 11, 15, 14, 17, 16, 10, 9, 8, 7, 6, 5, 4))  # tokens of the training
 
 
 def usual_scalings(base: float, count: int) -> Iterator[tuple[str, Frequencies, float]]:
     """Yield the names and the frequencies of usual scalings, and their factor of rotated dimensions."""
     whole = frequencies_of(base, count)
-    yield from ((f"linear {factor:g}", (whole / np.float32(factor)).astype(np.float32), 1.0) for factor in _FACTORS)
+    for factor in (*_FACTORS, *_OTHER_FACTORS):
+        yield f"linear {factor:g}", (whole / np.float32(factor)).astype(np.float32), 1.0
     for trained, factor in ((trained, factor) for trained in _TRAINED for factor in _FACTORS):
         how = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
         how["original_max_position_embeddings"] = trained

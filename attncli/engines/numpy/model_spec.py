@@ -226,9 +226,9 @@ class ModelWeights:
             raise UnsupportedError(f"its weights have no {names[0]}, which predicts the next token")
         return matching[0]
 
-    def bits(self, name: str) -> int:
-        """Return the bits of a number of a tensor that hold its digits; see `Store.bits`."""
-        return self._store.bits(self.prefix + name)
+    def precision(self, name: str) -> str:
+        """Return the bits of a number of a tensor that hold its digits; see `Store.precision`."""
+        return self._store.precision(self.prefix + name)
 
     @contextmanager
     def held(self) -> Iterator[None]:

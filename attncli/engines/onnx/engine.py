@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from attncli.checkpoints.onnx_files import cached_graph
+from attncli.checkpoints.onnx_files import CACHED
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.encode import EncodedInput
@@ -26,7 +27,7 @@ from attncli.trace.trace import Provenance, Trace
 class OnnxModel(OpenModel):
     """A model in ONNX files and its tokenizer, opened once; see `open_source` for the options and errors."""
 
-    can_batch, is_graph = False, True
+    can_batch = False
     parallel_from = PARALLEL_FROM_LATE  # the runtime computes on all cores already
 
     def __init__(
@@ -45,7 +46,8 @@ class OnnxModel(OpenModel):
         self.attention_layers = range(max(item.layer for item in sublayers) + 1)
         self._layers = layers.resolve(len(self.attention_layers), self._shown)
         self._order = [(layer, kind_of_layer) for layer in self._layers for kind_of_layer in kinds]
-        self.encoder = open_encoder(snapshot, special, options, PIXELS in self._runners[0].inputs)
+        self.reads_pictures = PIXELS in self._runners[0].inputs
+        self.encoder = open_encoder(snapshot, special, options, self.reads_pictures)
         for runner in self._runners:
             runner.open(self._layers, kind)
         config, count = snapshot.config, len(self.attention_layers)
@@ -75,7 +77,7 @@ class OnnxModel(OpenModel):
         return self.encoder.encode(text, pair, target)
 
     def padded_layers(self, text: str, left: int, right: int) -> Sequence[LayerTrace]:
-        """Return the layers of a text with tokens of padding; see `OpenModel.padded_layers`."""
+        """Return the layers of a text with tokens of padding; NotExposedError if the graph cannot mask them."""
         if MASK not in self._runners[0].inputs:
             raise NotExposedError("it reads no attention_mask")
         if left and any("lengths" in item.tensors for item in self._runners[0].sublayers):
@@ -88,20 +90,27 @@ class OnnxModel(OpenModel):
         return layers
 
     def in_steps(self, text: str) -> Iterator[Sequence[LayerTrace]]:
-        """Yield the layers of a text's parts: half of it, then the last two tokens; see `OpenModel.in_steps`."""
+        """Yield the layers of half of a text, then of each of its last two tokens, run with the cache of those before.
+
+        NotExposedError if no graph reads a cache.
+        """
         first = runner = self._runners[0]
-        if with_past := None if self.is_encoder_decoder else cached_graph(self._graph, first.inputs):
-            runner = GraphRunner(with_past, None, self._shown, is_cached=True)
+        if CACHED in first.inputs and not self.is_encoder_decoder:
+            runner = GraphRunner(self._graph, None, self._shown, is_cached=True)
             runner.open(self._layers, self._kind)
         if not runner.cache:
             runs = "attn runs no cache of an encoder-decoder" if self.is_encoder_decoder else "its graph reads no cache"
             raise NotExposedError(runs)
         ids = self._encode(text, None, None).inputs[IDS]
-        ends = {max(len(ids) // 2, 1), max(len(ids) - 2, 1), max(len(ids) - 1, 1), len(ids)}
-        return runner.in_steps(ids, sorted(ends), self._heads, first)
+        ends, past = {max(len(ids) // 2, 1), max(len(ids) - 2, 1), max(len(ids) - 1, 1), len(ids)}, dict[str, Any]()
+        for start, end in pairwise([0, *sorted(ends)]):
+            inputs, wanted = step_inputs(ids, start, end) | past, [*runner.cache.values()]
+            layers, present = (runner if start else first).run(inputs, self._heads, wanted)
+            past = dict(zip(runner.cache, present, strict=True))
+            yield layers
 
     def own_output(self, text: str) -> np.ndarray[Any, Any]:
-        """Return the first output of the first graph; see `OpenModel.own_output`."""
+        """Return the first output of the first graph, such as logits, `[1, T, N]`."""
         ids, (runner, *_) = self._encode(text, None, None).inputs[IDS], self._runners
         return runner.run(step_inputs(ids, 0, len(ids)), self._heads, [runner.states])[1][0]
 

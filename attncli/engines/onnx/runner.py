@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import onnxruntime
 
 from attncli.checkpoints.onnx_graph import translated
-from attncli.encoding.graph_inputs import HIDDEN, IDS, graph_inputs, step_inputs
+from attncli.encoding.graph_inputs import HIDDEN, IDS, graph_inputs
 from attncli.engines.onnx.fused import fused_attention
 from attncli.engines.onnx.graph import Graph
 from attncli.engines.onnx.patterns import GraphAttention, written_attention
@@ -64,17 +63,6 @@ class GraphRunner:
         failure = f"attn cannot read the attention of {self._shown}"
         layers = [translated(NotExposedError, failure, _layer, item, outputs, heads) for item in self._chosen]
         return layers, tensors[len(self._outputs) :]
-
-    def in_steps(
-        self, ids: Sequence[int], ends: Sequence[int], heads: Indices, first: GraphRunner
-    ) -> Iterator[list[LayerTrace]]:
-        """Yield the layers of consecutive parts: the first run by `first`, each other one with the cache before it."""
-        past: dict[str, Any] = {}
-        for start, end in pairwise([0, *ends]):
-            runner = self if start else first
-            layers, present = runner.run(step_inputs(ids, start, end) | past, heads, [*self.cache.values()])
-            past = dict(zip(self.cache, present, strict=True))
-            yield layers
 
 
 def _sublayers(graph: Graph, kind: str | None) -> list[GraphAttention]:

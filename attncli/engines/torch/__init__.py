@@ -24,10 +24,6 @@ _log = logging.getLogger(__name__)
 
 def announce_import(what: str, snapshot: Snapshot) -> None:
     """Announce the import of torch and transformers, which takes seconds; LoadError if it, or the model, fails."""
-    if snapshot.onnx:
-        name = visible(snapshot.name)
-        advice = f"give its checkpoint, or compare both: attn check -m {name} --against CHECKPOINT"
-        raise NotExposedError(f"{what} needs a checkpoint, and {name} is an ONNX model; {advice}")
     if snapshot.gguf is not None:
         raise LoadError(
             f"{visible(snapshot.name)} is a GGUF file, which the native engine alone reads; give a checkpoint's folder"

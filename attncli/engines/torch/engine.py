@@ -226,9 +226,16 @@ class Checkpoint(OpenModel):
                 "engine": "transformers",
                 **self.snapshot.details,
                 **({"weights": self._form} if self._form else {}),
+                **({"experts": experts} if (experts := _expert_count(self.model.config.to_dict())) > 1 else {}),
                 **({} if self.part.tower is None else {"tower": self.part.tower}),
                 **self.reads,
                 **({"other_layers": missing} if missing else {}),
             },
             notes=self.notes,
         )
+
+
+def _expert_count(config: Mapping[str, Any]) -> int:
+    """Return how many experts a layer has; the field has another name in each family."""
+    counts = (value for name, value in config.items() if "expert" in name and "per_tok" not in name)
+    return max((count for count in counts if isinstance(count, int)), default=0)

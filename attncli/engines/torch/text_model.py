@@ -104,7 +104,7 @@ def _find_part(name: str, config: Any) -> TextModel:
         return find_tower(name, config, inner)
     if main_input != "input_ids":
         read = "a sound" if main_input in _SOUNDS else "a picture" if main_input == "pixel_values" else main_input
-        give = "give a picture alone: --image x.png" if read == "a picture" else "give a text model"
+        give = "give a picture alone: attn inspect --image x.png" if read == "a picture" else "give a text model"
         raise NotExposedError(f"{_shown(name, config)} reads {read}, not text; {give}")
     # Where it is not the class that transformers takes for its configuration; an encoder and a decoder of two
     # architectures have none.
