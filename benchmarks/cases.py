@@ -30,7 +30,8 @@ class Case:
     """One command, and how much it may take.
 
     Ratios are to its table's first command; `added` is in seconds more than that one, `beside_loaded` in MB more than
-    the loaded model, `each` in milliseconds of the processor for each of its `sentences`.
+    the loaded model, `each` in milliseconds of the processor for each of its `sentences`. A program that `has_start`
+    prints its own seconds: of its start, which the table names, and of the steps behind it, which it compares.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Case:
     each: float | None = None
     sentences: int = 0
     is_loaded: bool = False
+    has_start: bool = False
 
 
 @dataclass
@@ -373,10 +375,11 @@ def watch(material: Material, program: str, attention: str, time: float) -> list
 def measured(material: Material, attention: str) -> list[Case]:
     """Compare a training whose heads are measured in each tenth step, and in every one, to the same under Python."""
     command = [str(SCRIPTS / "training.py"), attention, "40"]
+    program, start = f"training.py {attention} 40", {"has_start": True}
     return [
-        Case(f"python training.py {attention} 40", [PYTHON, *command]),
-        Case(f"attn run --every 10 training.py {attention} 40", [ATTN, "run", "--every", "10", *command], 1.05),
-        Case(f"attn run --every 1 training.py {attention} 40", [ATTN, "run", "--every", "1", *command], 1.25),
+        Case(f"python {program}", [PYTHON, *command], **start),
+        Case(f"attn run --every 10 {program}", [ATTN, "run", "--every", "10", *command], 1.05, **start),
+        Case(f"attn run --every 1 {program}", [ATTN, "run", "--every", "1", *command], 1.25, **start),
     ]
 
 
@@ -500,7 +503,7 @@ QUESTIONS = [
         "Twelve training steps of a GPT of 6 layers, 256 wide, on texts of 256 tokens, with PyTorch's fused attention "
         "and with a softmax written out: as a program of its own, and under `attn run`. And a generation of 500 tokens "
         "by a Llama of the same size, which keeps the keys and values of earlier tokens. Last, forty steps whose heads "
-        "are measured, in each tenth and in every one.",
+        "are measured, in each tenth and in every one: seconds of the processor behind the first step.",
         {
             "watch-sdpa": partial(watch, program="training.py", attention="sdpa", time=1.1),
             "watch-handwritten": partial(watch, program="training.py", attention="handwritten", time=1.3),

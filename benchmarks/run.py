@@ -40,10 +40,12 @@ class Timings:
     worked: list[float] = field(default_factory=list)
     """The seconds of the processor, its own and its children's."""
     megabytes: list[float] = field(default_factory=list)
+    starts: list[float] = field(default_factory=list)
+    """The seconds of the processor up to the end of a program's first step, where it tells them."""
     failure: str = ""
 
 
-def once(command: list[str], material: Material, result: Timings, counts: bool) -> None:
+def once(case: Case, material: Material, result: Timings, counts: bool) -> None:
     """Run a command and add what it took to its result.
 
     The peak of a child starts at that of the process it was forked from: this one has to stay small.
@@ -53,7 +55,7 @@ def once(command: list[str], material: Material, result: Timings, counts: bool) 
     with open(written / "stdout", "wb") as stdout, open(written / "stderr", "wb") as stderr:
         start = time.perf_counter()
         # In a folder without a pyproject.toml that speaks of attncli, as the one of this project does.
-        process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=material.environment, cwd=written)
+        process = subprocess.Popen(case.command, stdout=stdout, stderr=stderr, env=material.environment, cwd=written)
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -61,6 +63,10 @@ def once(command: list[str], material: Material, result: Timings, counts: bool) 
         lines = (written / "stderr").read_text(errors="replace").strip().splitlines()
         result.failure = f"exit code {process.returncode}: {lines[-1] if lines else ''}".replace("|", "/")
     elif counts:
+        if case.has_start:
+            *_, start, steps = (written / "stdout").read_text().split()
+            result.starts.append(float(start))
+            seconds = float(steps)
         result.seconds.append(seconds)
         result.worked.append(usage.ru_utime + usage.ru_stime)
         result.megabytes.append(usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6)
@@ -73,7 +79,7 @@ def measured(cases: list[Case], material: Material, rounds: int, is_warmed: bool
     for number in range(0 if is_warmed else 1, rounds + 1):
         for case, result in zip(cases, results, strict=True):
             if not result.failure:
-                once(case.command, material, result, counts=number > 0)
+                once(case, material, result, counts=number > 0)
     return results
 
 
@@ -111,7 +117,8 @@ def table(name: str, cases: list[Case], results: list[Timings]) -> int:
             memory = f"loaded {megabytes - loaded:+.0f} MB"
             memory_target, big = limit(megabytes - loaded, case.beside_loaded, " MB")
         over += slow or big
-        cells = [case.name, f"{seconds:.3f} s", f"{min(result.seconds):.3f}..{max(result.seconds):.3f}"]
+        name = case.name + f", whose start takes {median(result.starts):.2f} s" * case.has_start
+        cells = [name, f"{seconds:.3f} s", f"{min(result.seconds):.3f}..{max(result.seconds):.3f}"]
         cells += [f"{seconds / first_seconds:.2f}×", time_target + " **over**" * slow]
         cells += [f"{megabytes:.0f} MB", memory, memory_target + " **over**" * big]
         if counts:

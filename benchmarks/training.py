@@ -1,12 +1,15 @@
 """Train a small GPT, whose attention is fused or written out: what `attn run` is measured on.
 
 python training.py sdpa|handwritten [STEPS]
+
+prints the loss, and the seconds of the processor up to the end of the first step and from there on.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+import time
 
 import torch
 from torch import Tensor, nn
@@ -60,13 +63,15 @@ def main() -> None:
     torch.manual_seed(0)
     model = GPT()
     optimizer = torch.optim.AdamW(model.parameters())
+    start = 0.0
     for _ in range(int(sys.argv[2]) if len(sys.argv) > 2 else STEPS):
         ids = torch.randint(WORDS, (BATCH, LENGTH + 1))
         loss = functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    print(f"{loss.item():.3f}")
+        start = start or time.process_time()
+    print(f"{loss.item():.3f} {start:.3f} {time.process_time() - start:.3f}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import numpy as np
 
 from attncli.analysis.steps import LEVELS, STAGE_OF, Array, Arrays, LayerSteps, difference
 from attncli.checkpoints.checkpoint_folder import UnsupportedError
-from attncli.engines.engine import NativeSource
+from attncli.engines.numpy import NativeCheckpoint
 from attncli.engines.numpy.forward import Layer, RaggedBatch, TokenIds
 from attncli.engines.numpy.model_spec import ModelSpec
 from attncli.engines.numpy.ops import Rope
@@ -74,7 +74,7 @@ def side_of(source: Source, name: str, text: str, pair: str | None) -> Side:
     """Return the run of a model: computed layer by layer where the native engine does, else traced."""
     return (
         computed_side(source.forward(text, pair), name)
-        if isinstance(source, NativeSource)
+        if isinstance(source, NativeCheckpoint)
         else traced_side(source.trace(text, pair), name)
     )
 

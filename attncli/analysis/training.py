@@ -1,16 +1,19 @@
-"""Attention over training: the metrics of every head in each measured step, warnings, and what became of heads."""
+"""Attention over training: numbers of every head over steps or checkpoints, warnings, and heads that changed."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import product
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from attncli.analysis.heads import HeadReport
 from attncli.analysis.metrics import WEIGHTS
 from attncli.errors import UsageError
-from attncli.recording.call import COLUMNS, NAMES, LayerMetrics
+from attncli.recording.call import COLUMNS, LayerMetrics
 from attncli.text import as_ranges, names_in, visible
 
 if TYPE_CHECKING:
@@ -18,40 +21,45 @@ if TYPE_CHECKING:
 
 _MOST_STEPS = 512  # that are held for the picture; of more, every other one is left out
 _RULE = re.compile(r"\s*(\w+)\s*([<>])\s*(-?\d*\.?\d+)\s*")
-_KEYS = 1.5  # that a query may attend to in the mean, for a warning by default
-CHANGE = "change"  # the column of how far heads are from those of the first checkpoint
-_SHARES = {CHANGE, *WEIGHTS.values()}  # columns of which 1 is the most
-_SIGNS = {">": "above", "<": "below"}
+_NUMBER = re.compile(r"(?<!\d)(\d{1,15})(\.[a-z]+)?$")  # at the end of a checkpoint's name
+_KEYS = 1.5  # that a query may attend to in the mean, for a warning
+_LEAST = 0.05  # that a weight of a head changes by
 
 
 class WarningRule(NamedTuple):
     """A bound of a metric."""
 
     metric: str
-    sign: str  # `>`, `<`, or `is` of NaN
+    sign: str  # `>` or `<`
     limit: float
     start: float | None = None  # within which heads must have been in some step, or a warning would be no news
     meaning: str = ""
 
-    def excess(self, columns: Float[np.ndarray, "C H"], bound: float) -> Float[np.ndarray, " H"]:
+    def excess(self, layer: LayerMetrics, bound: float) -> Float[np.ndarray, " H"]:
         """Return how far heads are beyond a bound, negative within it; NaN where the metric is not defined."""
-        values = columns[COLUMNS.index(self.metric)]
-        if self.sign == "is":  # heads that no row counts of have NaN, too
-            return (np.isnan(values) & ~np.isnan(columns[COLUMNS.index("keys")])).astype(float)
-        if self.start is not None:  # a query with one key has no choice
-            values = np.where(columns[COLUMNS.index("keys")] > _KEYS, values, np.nan)
+        values, keys = (layer.values[COLUMNS.index(name)] for name in (self.metric, "keys"))
+        values = np.where(np.isnan(values) & (self.metric == "entropy"), -np.inf, values)  # of weights that are NaN
+        values = np.where(keys > _KEYS, values, np.nan)  # a query with one key has no choice
         return values - bound if self.sign == ">" else bound - values
+
+    def warning(self, step: int, layer: LayerMetrics, heads: Sequence[int]) -> str:
+        """Return the warning of heads of a layer that are beyond the limit in a step."""
+        values = layer.values[COLUMNS.index(self.metric), heads]
+        numbers = " to ".join(dict.fromkeys(f"{value:.3g}" for value in (values.min(), values.max())))
+        where = ", ".join(filter(None, (layer.module, layer.place)))
+        named = f"layer {layer.layer} head{'s' * (len(heads) > 1)} {as_ranges(heads)} ({where})"
+        bound = f"{'above' if self.sign == '>' else 'below'} {self.limit:g}{self.meaning}"
+        return f"step {step}: {named}: {self.metric} {numbers}, {bound}"
 
 
 # Silent about runs that go well.
 DEFAULT_RULES = (
     WarningRule("max_score", ">", 100, 50),
     WarningRule("entropy", "<", 0.1, 0.5),
-    WarningRule("sink", ">", 0.9, 0.45, "collapsed onto the first position"),
-    WarningRule("uniformity", ">", 0.95, 0.7, "went silent, with about the same weight on all keys"),
-    WarningRule("similarity", ">", 0.99, 0.9, "a copy of another head of the layer"),
+    WarningRule("sink", ">", 0.9, 0.45, ": collapsed onto the first position"),
+    WarningRule("uniformity", ">", 0.95, 0.7, ": went silent, with about the same weight on all keys"),
+    WarningRule("similarity", ">", 0.99, 0.9, ": a copy of another head of the layer"),
 )
-_NOT_A_NUMBER = WarningRule("entropy", "is", 0, None, "some of its weights are not numbers")  # always a warning
 
 
 def parse_rules(text: str) -> tuple[WarningRule, ...]:
@@ -60,84 +68,78 @@ def parse_rules(text: str) -> tuple[WarningRule, ...]:
     for part in text.split(","):
         if (matched := _RULE.fullmatch(part)) is None:
             raise UsageError(f"--warn '{visible(part.strip())}': expected METRIC>NUMBER or METRIC<NUMBER, with commas")
-        names_in("--warn", matched[1], NAMES)
+        names_in("--warn", matched[1], COLUMNS)
         rules.append(WarningRule(matched[1], matched[2], float(matched[3])))
     return tuple(rules)
 
 
-class HeadWarning(NamedTuple):
-    """The first step in which heads of a layer are beyond a rule's limit."""
-
-    step: int
-    rule: WarningRule
-    layer: LayerMetrics
-    heads: Sequence[int]
-
-    def __str__(self) -> str:
-        metric, sign, limit, _, meaning = self.rule
-        values = self.layer.values[COLUMNS.index(metric), self.heads]
-        numbers = " to ".join(dict.fromkeys(f"{value:.3g}" for value in (values.min(), values.max())))
-        where = ", ".join(filter(None, (self.layer.module, self.layer.place)))
-        heads = f"layer {self.layer.layer} head{'s' * (len(self.heads) > 1)} {as_ranges(self.heads)}"
-        bound = [] if sign == "is" else [f"{_SIGNS[sign]} {limit:g}"]
-        why = ": ".join(filter(None, (*bound, meaning)))
-        return f"step {self.step}: {heads} ({where}): {metric} {numbers}, {why}"
-
-
 class HeadHistory:
-    """Columns of numbers of heads over the steps of a training, or over its checkpoints."""
+    """Numbers of heads over the steps of a training, with warnings by rules, or over its checkpoints."""
 
-    names: Sequence[str]  # of the heads, layer by layer, such as L0H3
+    def __init__(self, columns: Sequence[str] = COLUMNS, rules: Sequence[WarningRule] = ()) -> None:
+        self.columns, self.measured, self._rules = tuple(columns), 0, rules  # and how many steps were added
+        self.names: dict[str, int] = {}  # of the heads, such as L0H3, with their places
+        self.steps: dict[int, Float[np.ndarray, "C N"]] = {}  # that are held, of the heads that there were
+        self.warnings: list[str] = []  # in the order in which they came
+        self._states: dict[tuple[WarningRule, int], Int[np.ndarray, " H"]] = {}  # 1 may be warned of, 2 was
 
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.columns = tuple(columns)
-        self.steps: dict[int, Float[np.ndarray, "C N"]] = {}  # the columns of all heads, in steps that are held
+    def add(self, step: int, names: Iterable[str], values: Any) -> None:
+        """Add the numbers `[C, N]` of heads in a step; those that it does not have are NaN, as None is."""
+        if len(self.steps) >= _MOST_STEPS:
+            self.steps = dict([*self.steps.items()][::2])
+        places = [self.names.setdefault(name, len(self.names)) for name in names]
+        self.steps[step] = np.full((len(self.columns), len(self.names)), np.nan, np.float32)
+        self.steps[step][:, places] = np.array(values, np.float32)
+        self.measured += 1
+
+    def add_layers(self, step: int, layers: Sequence[LayerMetrics]) -> list[str]:
+        """Add a step of training, and return the warnings of heads that had none by the same rule."""
+        names = [f"L{layer.layer}H{head}" for layer in layers for head in range(layer.values.shape[1])]
+        self.add(step, names, np.hstack([layer.values for layer in layers]))
+        before = len(self.warnings)
+        for rule, layer in product(self._rules, layers):
+            states = self._states.setdefault((rule, layer.layer), np.zeros(layer.values.shape[1], int))
+            np.maximum(states, rule.start is None or rule.excess(layer, rule.start) <= 0, out=states)
+            heads = np.flatnonzero((states == 1) & (rule.excess(layer, rule.limit) > 0)).tolist()
+            states[heads] = 2
+            self.warnings += [rule.warning(step, layer, heads)] if heads else []
+        return self.warnings[before:]
 
     def over_time(self, column: str) -> Float[np.ndarray, "N S"]:
-        """Return a column of all heads in the steps that are held; NaN where a layer did not run."""
-        values, count = [each[self.columns.index(column)] for each in self.steps.values()], len(self.names)
-        return np.array([np.pad(each, (0, count - len(each)), constant_values=np.nan) for each in values]).T
+        """Return a column of all heads in the steps that are held."""
+        found = np.full((len(self.names), len(self.steps)), np.nan)
+        for at, values in enumerate(self.steps.values()):
+            found[: values.shape[1], at] = values[self.columns.index(column)]
+        return found
 
     def movement(self, column: str) -> Float[np.ndarray, " N"]:
-        """Return how far each head went, as a share of how far it could."""
+        """Return how far each head went, as a share of the largest number, or of 1 if that is more."""
         values = self.over_time(column)
         values[~np.isfinite(values)] = np.nan
-        most = np.fmax.reduce(np.abs(values), axis=None, initial=1.0 if column in _SHARES else 1e-9)
+        most = np.fmax.reduce(np.abs(values), axis=None, initial=1.0)
         return np.nan_to_num((np.fmax.reduce(values, axis=1) - np.fmin.reduce(values, axis=1)) / most)
 
 
-class TrainingHistory(HeadHistory):
-    """The metrics of all heads over the measured steps."""
+def steps_of(models: Sequence[str]) -> dict[int, str]:
+    """Return checkpoints in order of the numbers at the end of their names, or from 1 unless all have one."""
+    numbers = [_NUMBER.search(PurePath(model).name) for model in models]
+    steps = {int(number[1]): model for number, model in zip(numbers, models, strict=True) if number}
+    return dict(sorted(steps.items()) if len(steps) == len(models) else enumerate(models, start=1))
 
-    def __init__(self, rules: Sequence[WarningRule] = DEFAULT_RULES) -> None:
-        super().__init__(COLUMNS)
-        self.sizes: dict[int, int] = {}  # how many heads each layer has
-        self.warnings: list[HeadWarning] = []  # in the order in which they came
-        self.measured, self._rules = 0, (*rules, _NOT_A_NUMBER)  # how many steps were added
-        self._states: dict[tuple[WarningRule, int], Int[np.ndarray, " H"]] = {}  # 1 may be warned of, 2 was
 
-    def add(self, step: int, layers: Iterable[LayerMetrics]) -> list[HeadWarning]:
-        """Add a step, and return the warnings of heads that had none by the same rule."""
-        current = {layer.layer: layer for layer in layers}
-        self.sizes |= {number: layer.values.shape[1] for number, layer in current.items() if number not in self.sizes}
-        if len(self.steps) >= _MOST_STEPS:
-            self.steps = {number: self.steps[number] for number in [*self.steps][::2]}
-        values = {number: np.full((len(COLUMNS), size), np.nan, np.float32) for number, size in self.sizes.items()}
-        self.steps[step] = np.hstack([*(values | {number: one.values for number, one in current.items()}).values()])
-        self.measured += 1
-        found = []
-        for rule in self._rules:
-            for number, layer in current.items():
-                states = self._states.setdefault((rule, number), np.zeros(layer.values.shape[1], int))
-                within = rule.start is None or rule.excess(layer.values, rule.start) <= 0
-                np.maximum(states, within, out=states)
-                heads = np.flatnonzero((states == 1) & (rule.excess(layer.values, rule.limit) > 0)).tolist()
-                states[heads] = 2
-                found += [HeadWarning(step, rule, layer, heads)] if heads else []
-        self.warnings += found
-        return found
+def names_of(report: HeadReport) -> list[str]:
+    """Return the names of heads, such as L0H3, with the kind of attention unless it is self-attention."""
+    return [f"{head.kind} " * (head.kind != "self") + f"L{head.layer}H{head.head}" for head in report.heads]
 
-    @property
-    def names(self) -> list[str]:  # type: ignore[override]
-        """See `HeadHistory`."""
-        return [f"L{number}H{head}" for number, size in self.sizes.items() for head in range(size)]
+
+def changed_heads(first: HeadReport, last: HeadReport) -> list[tuple[str, str, str]]:
+    """Return heads whose label or weights changed: name, labels, and the largest change of a weight, which ranks."""
+    found = []
+    for head, before, after in zip(names_of(first), first.heads, last.heads, strict=True):
+        labels = ["NaN" if each.metrics.get("entropy") is None else each.label for each in (before, after)]
+        weights = [(name, before.metrics.get(metric), after.metrics.get(metric)) for name, metric in WEIGHTS.items()]
+        changes = [(b - a, name) for name, a, b in weights if a is not None and b is not None] or [(0.0, "self")]
+        change, name = max(changes, key=lambda change: abs(change[0]))
+        if labels[0] != labels[1] or abs(change) >= _LEAST:
+            found.append((abs(change), (head, " → ".join(dict.fromkeys(labels)), f"{name} {change:+.2f}")))
+    return [row for _, row in sorted(found, key=lambda pair: -pair[0])]

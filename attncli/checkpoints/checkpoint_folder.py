@@ -30,7 +30,6 @@ PICKLE = "pytorch_model.bin"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
 ADAPTER = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-ADAPTER_PICKLE = "adapter_model.bin"
 LORA = "LORA"  # the kind of adapter that is read, as peft_type names it
 TEMPLATE = "chat_template.jinja"
 TEMPLATES = "additional_chat_templates"  # the one folder of a checkpoint's in which transformers reads any file
@@ -176,11 +175,7 @@ def split_revision(name: str) -> tuple[str, str]:
 
 def cached_snapshot(repository: str, revision: str) -> Path:
     """Return the folder that a repository's files at a branch, tag or commit have in the cache, or would have."""
-    return snapshot_in(hub_cache() / ("models--" + repository.replace("/", "--")), revision)
-
-
-def snapshot_in(folder: Path, revision: str) -> Path:
-    """Return the folder that the files of a repository of the cache have at a revision, or would have."""
+    folder = hub_cache() / ("models--" + repository.replace("/", "--"))
     try:
         commit = read_file(folder / "refs" / revision, MOST_SETTINGS).decode().strip()
     except (OSError, ValueError):

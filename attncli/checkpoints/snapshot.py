@@ -1,7 +1,7 @@
 """Finds the files of a checkpoint by any of its names, and downloads the small ones.
 
-A checkpoint is a folder, a folder that holds one (of a training, sentence-transformers, the hub's cache), a name on the
-hub or NAME@REVISION, a GGUF or ONNX file, a LoRA adapter with the model under it, or `demo`, the model in the box.
+A checkpoint is a folder, a name on the hub or NAME@REVISION, a GGUF or ONNX file, a LoRA adapter with the model under
+it, or `demo`, the model in the box.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from attncli.checkpoints.checkpoint_folder import (
     ADAPTER,
-    ADAPTER_PICKLE,
     ADAPTER_WEIGHTS,
     CONFIG,
     LORA,
@@ -34,12 +33,11 @@ from attncli.checkpoints.checkpoint_folder import (
     demo_or,
     has_config,
     nearby,
-    snapshot_in,
     split_revision,
 )
 from attncli.errors import LoadError, UsageError
 from attncli.files import MOST_TEXT
-from attncli.text import visible
+from attncli.text import plural, visible
 
 if TYPE_CHECKING:
     from attncli.checkpoints.hub import Repository
@@ -59,7 +57,7 @@ _WEIGHTS = (WEIGHTS_INDEX, PICKLE, PICKLE_INDEX)  # a folder with any of them is
 class Snapshot:
     """The files of a checkpoint; the small ones are on this machine."""
 
-    name: str  # as views show it: the given name, with the path of the folder inside it
+    name: str  # as views show it
     files: CheckpointFolder  # its configuration and its weights
     tokenizer: CheckpointFolder  # the files of its tokenizer, which may be in another folder
     remote: Repository | None = None  # repository on the hub with the weights that `files` lacks
@@ -95,11 +93,10 @@ class Snapshot:
         return {} if self.adapter is None else {"adapter": LORA, "base": self.base}
 
 
-def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False, for_writing: bool = False) -> Snapshot:
+def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False) -> Snapshot:
     """Find a checkpoint's files; of one on the hub, download the small ones.
 
-    `base`, `offline`, `chat` and `trust_remote_code` choose the files; a tokenizer is enough `for_tokenizer`,
-    and the end tokens of a generation are needed `for_writing`.
+    `base`, `offline`, `chat` and `trust_remote_code` choose the files; a tokenizer is enough `for_tokenizer`.
 
     Raises:
         LoadError: there is no such checkpoint, there are several, or it cannot be read.
@@ -124,12 +121,11 @@ def resolve(name: str, options: LoadOptions, *, for_tokenizer: bool = False, for
     if os.path.isdir(files.path) and not has_weights and (exported := _exported(shown, files.path, options)):
         return exported
     if os.path.isdir(path) and files.sizes.keys().isdisjoint((CONFIG, ADAPTER)):
-        files = CheckpointFolder(_only_checkpoint(files.path))
-        shown = os.path.join(path, *files.path.relative_to(path).parts)
-    if not os.path.exists(path) and not _is_whole(files, options, for_writing):
+        _check_inside(files.path)
+    if not os.path.exists(path) and not _is_whole(files, options):
         files, remote = _downloaded(shown, name, revision, options, for_tokenizer)
     if ADAPTER in files:
-        return _with_base(shown, files, remote, options, for_tokenizer, for_writing)
+        return _with_base(shown, files, remote, options, for_tokenizer)
     if options.base not in (None, shown):
         raise UsageError(f"--base applies to an adapter, and {visible(shown)} is a model; drop --base")
     if is_gguf:
@@ -169,12 +165,12 @@ def _check_config(files: CheckpointFolder) -> None:
         raise LoadError(f"{folder} has no config.json{files.summary}; give the folder that save_pretrained wrote")
 
 
-def _is_whole(files: CheckpointFolder, options: LoadOptions, for_writing: bool) -> bool:
+def _is_whole(files: CheckpointFolder, options: LoadOptions) -> bool:
     """Return whether a folder of the cache has all the needed files; a download ends with the weights."""
-    if options.trust_remote_code or (for_writing and "generation_config.json" not in files):
+    if options.trust_remote_code:
         return False
     if ADAPTER in files:
-        return ADAPTER_WEIGHTS in files or ADAPTER_PICKLE in files
+        return ADAPTER_WEIGHTS in files
     has_all = {CONFIG, "tokenizer.json", "tokenizer_config.json"} <= files.sizes.keys() and files.has_weights
     has_template = TEMPLATE in files or "chat_template" in files.read_json("tokenizer_config.json")
     return has_all and (not options.chat or has_template)
@@ -198,16 +194,15 @@ def _downloaded(
 
 def _is_small(file: str, size: int) -> bool:
     """Return whether a file is always downloaded: weights of an adapter are, those of a model are not."""
-    if file in (ADAPTER_WEIGHTS, ADAPTER_PICKLE):
+    if file == ADAPTER_WEIGHTS:
         return True
     is_text = file.endswith(TEXTS) and file != "trainer_state.json" and size <= MOST_TEXT
     return is_text and "/" not in file.removeprefix(TEMPLATES + "/")
 
 
 def _with_base(
-    shown: str, adapter: CheckpointFolder, remote: Repository | None, options: LoadOptions, for_tokenizer: bool,
-    for_writing: bool,
-) -> Snapshot:  # fmt: skip
+    shown: str, adapter: CheckpointFolder, remote: Repository | None, options: LoadOptions, for_tokenizer: bool
+) -> Snapshot:
     """Return an adapter with its base model."""
     if not for_tokenizer:
         from attncli.checkpoints.tensors.lora_store import check_adapter
@@ -219,8 +214,7 @@ def _with_base(
         raise LoadError(f"{visible(shown)} has a whole model and an adapter; {advice}")
     base = options.base or _base_of(adapter)
     try:
-        alone = options.changed(base=None)
-        under = resolve(base, alone, for_tokenizer=for_tokenizer, for_writing=for_writing)
+        under = resolve(base, options.changed(base=None), for_tokenizer=for_tokenizer)
     except LoadError as error:
         raise LoadError(f"the base of {visible(shown)}: {error}; give another with --base") from None
     if under.gguf is not None or under.adapter is not None:
@@ -243,19 +237,13 @@ def _base_of(adapter: CheckpointFolder) -> str:
     return base if revision == "main" else f"{base}@{revision}"
 
 
-def _only_checkpoint(folder: Path) -> Path:
-    """Return the folder itself, or the only folder in it with a checkpoint; LoadError if there are several."""
-    if has_config(folder):
-        return folder
-    if (folder / "snapshots").is_dir():
-        current = snapshot_in(folder, "main")
-        return _only_checkpoint(current if current.is_dir() else folder / "snapshots")
+def _check_inside(folder: Path) -> None:
+    """Raise LoadError for a folder of checkpoints, with their names."""
     inner: list[Path] = []
     with suppress(OSError), os.scandir(folder) as entries:
         inner = [folder / entry.name for entry in islice(entries, MOST_ENTRIES) if entry.is_dir()]
-    checkpoints = [path for path in inner if has_config(path) and CheckpointFolder(path).is_checkpoint]
-    if len(checkpoints) > 1:
-        names = sorted((visible(path.name) for path in checkpoints), key=lambda name: (len(name), name))
+    paths = [path for path in inner if has_config(path) and CheckpointFolder(path).is_checkpoint]
+    if names := sorted((visible(path.name) for path in paths), key=lambda name: (len(name), name)):
         listed = ", ".join(names[:8]) + ", …" * (len(names) > 8)
-        raise LoadError(f"the folder {visible(str(folder))} holds {len(names)} checkpoints; give one of them: {listed}")
-    return checkpoints[0] if checkpoints else folder
+        held = f"holds {plural(len(names), 'checkpoint')}; give one of them"
+        raise LoadError(f"the folder {visible(str(folder))} {held}: {listed}")

@@ -195,8 +195,8 @@ TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]]
             "heads that are not ranked; give --sort METRIC",
         ),
         (
-            "sort top pairs from_",
-            lambda run: run.command == "heads" and run.has_several,
+            "sort top pairs from_ ramp",
+            lambda run: run.has_several and (run.command == "heads" or (len(run.model) > 2 and not run.first)),
             "several checkpoints, whose heads are listed by their change; drop it, or give one -m",
         ),
         (_OF_TEXTS, lambda run: run.induction, "--induction, which draws its tokens; drop one of them"),

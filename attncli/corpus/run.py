@@ -31,7 +31,7 @@ def run(
         job: the job.
         batches: read on demand, a few ahead.
         jobs: number of processes; with 1 it is this one. None is this one at first, and from some sentence on as
-            many as there are cores and memory for.
+            many as there are cores.
         opened: the function of the job, if it is open in this process already.
         parallel_from: the number of that sentence.
 
@@ -44,9 +44,9 @@ def run(
         for batch in batches:
             count += len(batch.sentences)
             if jobs is None and max(count, batch.sentences[-1].number) >= parallel_from:
-                from attncli.engines.cpu import affordable
+                from attncli.engines.cpu import cores
 
-                jobs = affordable()
+                jobs = cores()
                 if jobs > 1:
                     batches = chain([batch], batches)
                     break

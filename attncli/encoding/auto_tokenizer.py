@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from attncli.checkpoints.hub import BRINGS_CODE, silence_transformers, translate_errors
 from attncli.checkpoints.tensors import unknown_quantization
 from attncli.encoding.encode import IdTokenizer, TokenizerOutput
-from attncli.encoding.fast_tokenizer import read_vocabulary
+from attncli.encoding.fast_tokenizer import AFTER_PADDING, read_vocabulary
 from attncli.errors import LoadError, require
 from attncli.text import visible
 
@@ -28,11 +28,6 @@ _LOOKED_FOR = ("tokenizer.json", "tokenizer.model", "spiece.model", "tekken.json
 _VOCABULARIES = (*_LOOKED_FOR, ".model", ".spm", ".tokenizer", ".codes", "dict.txt")
 _OF_SENTENCEPIECE = (".model", ".spm")
 
-# RoBERTa and similar models number their positions from the one after the padding's.
-_AFTER_PADDING = frozenset({
-    "camembert", "data2vec-text", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
-    "prophetnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
-})  # fmt: skip
 _POSITIONS = ("max_position_embeddings", "max_seq_len", "max_target_positions", "max_text_positions")
 
 
@@ -82,7 +77,7 @@ def load_alone(snapshot: Snapshot, options: LoadOptions) -> tuple[Any, int | Non
     tokenizer = load_tokenizer(snapshot, options, config)
     if config is not None:
         limit = positions(config)
-        is_shifted = limit is not None and config.model_type in _AFTER_PADDING and config.pad_token_id is not None
+        is_shifted = limit is not None and config.model_type in AFTER_PADDING and config.pad_token_id is not None
         return tokenizer, limit - config.pad_token_id - 1 if is_shifted else limit
     limit = tokenizer.model_max_length
     return tokenizer, limit if limit < sys.maxsize else None  # transformers writes "no limit" as 1e30
@@ -141,18 +136,14 @@ class PythonTokenizer:
         inputs = dict(self._tokenizer(*texts[:1], **how))
         ids = [int(value) for value in inputs["input_ids"]]
         pieces = map(self._tokenizer.convert_ids_to_tokens, ids)
-        uncut = how | {"truncation": False, "max_length": None}
-        bare = list(self._tokenizer(*texts[:1], **uncut | {"add_special_tokens": False})["input_ids"])
-        full = list(self._tokenizer(*texts[:1], **uncut)["input_ids"])
-        before = next((start for start in range(len(full)) if full[start : start + len(bare)] == bare), 0)
-        behind = max(len(full) - before - len(bare), 0)
-        is_own = [before <= index < len(ids) - behind for index in range(len(ids))]
+        special = {*self._tokenizer.all_special_ids} - {self._tokenizer.unk_token_id}
+        is_special = [id_ in special for id_ in ids]
         encoding = SimpleNamespace(
             ids=ids,
             tokens=[f"<id {id_}>" if piece is None else str(piece) for id_, piece in zip(ids, pieces, strict=True)],
             offsets=[(None, None)] * len(ids),
-            special_tokens_mask=[not value for value in is_own],
-            sequence_ids=[0 if value else None for value in is_own],
+            special_tokens_mask=is_special,
+            sequence_ids=[None if value else 0 for value in is_special],
             word_ids=[None] * len(ids),
         )
         return TokenizerOutput(inputs, encoding)

@@ -6,13 +6,9 @@ Only special tokens of the vocabulary that the template wrote count as special.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import weakref
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
+from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.encoding.pictures import PicturedText
@@ -20,6 +16,8 @@ from attncli.errors import InputError, LoadError, NotExposedError, UsageError, i
 from attncli.text import ADDRESS, brief, visible
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from attncli.checkpoints.options import LoadOptions
 
 _DEFAULT = "default"  # of several templates, the one for messages alone
@@ -59,50 +57,11 @@ class PicturedConversation(PicturedText, Conversation):
     """A conversation with the pictures that its line names."""
 
 
-class TemplateError(Exception):
-    """Raised for a chat template that cannot be read or rendered; the message has the reason."""
-
-
-class TemplateProcess:
-    """The process that renders a chat template, started on first use; see `attncli.encoding.chat_template`."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._process: Any = None  # of Popen
-
-    def render(self, **request: Any) -> str:
-        """Render messages; without any, compile the template; TemplateError if it fails, or computes too much."""
-        if self._process is None:
-            script, pipe = str(Path(__file__).with_name("chat_template.py")), subprocess.PIPE
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", script], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, encoding="ascii"
-            )
-            self._end = weakref.finalize(self, _end, self._process)
-        line = ""
-        with suppress(OSError):
-            self._process.stdin.write(json.dumps({"source": self._source, **request}) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        if not line:
-            self._end()
-            self._process = None
-            raise TemplateError("it runs without end, or builds something far too large")
-        answer: dict[str, str] = json.loads(line)
-        if (error := answer.get("error")) is not None:
-            raise TemplateError(visible(brief(ADDRESS.sub("", " ".join(error.split())))))
-        return answer["text"]
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    with suppress(OSError):  # of what was not written before the process ended
-        process.communicate()
-
-
 class Chat(NamedTuple):
     """A checkpoint's chat template, with the function that renders it."""
 
     name: str  # of the checkpoint
-    render: Callable[[Messages], str]  # renders messages
+    render: Callable[..., str]  # renders `messages`
 
     def write(self, text: str, pair: str | None = None, target: str | None = None, pictures: int = 0) -> str:
         """Render a sentence, or a conversation, whose first turn shows pictures; InputError if it refuses them."""
@@ -112,9 +71,9 @@ class Chat(NamedTuple):
         messages = json.loads(text) if isinstance(text, Conversation) else [{"role": "user", "content": text}]
         template = f"the chat template of {visible(self.name)}"
         try:
-            rendered = self.render(_with_pictures(messages, pictures))
-        except TemplateError as error:
-            raise InputError(f"{template} refuses these messages: {error}") from None
+            rendered = self.render(messages=_with_pictures(messages, pictures))
+        except Exception as error:  # a template is a program, which may go wrong in any way
+            raise InputError(f"{template} refuses these messages: {_reason(error)}") from None
         # Such as one that takes the parts of a content, of which some are pictures.
         if not any(word in rendered for message in messages for word in message["content"].split()):
             raise InputError(f"{template} leaves out the messages; drop --chat")
@@ -150,9 +109,15 @@ def open_chat(name: str, tokenizer: Any, options: LoadOptions, *, special: bool,
     installed = version("jinja2")
     if tuple(int(part) for part in installed.split(".")[:3] if part.isdigit()) < _LEAST:
         raise LoadError(f"--chat needs a newer jinja2 than {installed}: {install_command('jinja2')}")
-    process, special_tokens = TemplateProcess(source), dict(tokenizer.special_tokens_map)
+    from attncli.encoding.chat_template import compiled
+
     try:
-        process.render()
-    except TemplateError as error:
-        raise LoadError(f"the chat template of {visible(name)} cannot be read: {error}") from None
-    return Chat(name, lambda messages: process.render(messages=messages, special=special_tokens, asks=asks))
+        template = compiled(source)
+    except Exception as error:  # deeply nested ones exhaust the parser
+        raise LoadError(f"the chat template of {visible(name)} cannot be read: {_reason(error)}") from None
+    how = {"tools": None, "documents": None, "add_generation_prompt": asks} | dict(tokenizer.special_tokens_map)
+    return Chat(name, partial(template.render, **how))
+
+
+def _reason(error: Exception) -> str:
+    return visible(brief(ADDRESS.sub("", " ".join((str(error) or type(error).__name__).split()))))

@@ -30,6 +30,13 @@ QWEN2_WORDS = (
 )
 
 
+# RoBERTa and similar models number their positions from the one after the padding's.
+AFTER_PADDING = frozenset({
+    "camembert", "data2vec-text", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
+    "prophetnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+})  # fmt: skip
+
+
 class Settings(NamedTuple):
     """Settings of a tokenizer, from its files."""
 

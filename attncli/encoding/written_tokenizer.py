@@ -5,14 +5,9 @@ from __future__ import annotations
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.encode import IdTokenizer, InputEncoder
-from attncli.encoding.fast_tokenizer import NAMES, NativeTokenizer, read_tokenizer
+from attncli.encoding.fast_tokenizer import AFTER_PADDING, NAMES, NativeTokenizer, read_tokenizer
 from attncli.errors import LoadError, UsageError
 from attncli.text import visible
-
-# Model types whose positions begin behind the id of padding.
-_COUNTED_FROM_PADDING = (
-    "camembert", "data2vec-text", "longformer", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl",
-)  # fmt: skip
 
 
 def open_encoder(snapshot: Snapshot, special: bool, options: LoadOptions, reads_pictures: bool) -> InputEncoder:
@@ -35,7 +30,7 @@ def position_limit(snapshot: Snapshot) -> int | None:
     """Return how many tokens an exported model reads at most, by its configuration; None where that has no limit."""
     config = snapshot.config
     limits = (config.get(name) for name in ("max_position_embeddings", "n_positions"))
-    before = config.get("pad_token_id", 1) + 1 if config.get("model_type") in _COUNTED_FROM_PADDING else 0
+    before = config.get("pad_token_id", 1) + 1 if config.get("model_type") in AFTER_PADDING else 0
     return next((limit - before for limit in limits if type(limit) is int and limit > before), None)
 
 

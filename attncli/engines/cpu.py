@@ -1,4 +1,4 @@
-"""Cores and memory of this machine, for processes and for the threads of a long text.
+"""Cores of this machine, for processes and for the threads of a long text.
 
 NumPy works on one core, but for products, whose threads wait for each other without sleeping, which costs more than it
 gains for small products. So a long text is cut into blocks of rows, which threads take in turn, each with all steps of
@@ -33,36 +33,9 @@ def cores() -> int:
     return count
 
 
-def affordable() -> int:
-    """Return how many workers there are cores and memory for, if each needs as much memory as this process has."""
-    count, free = cores(), free_memory()
-    with suppress(OSError, ValueError, LookupError):
-        resident = _sizes("/proc/self/status")["RssAnon:"]
-        count = count if free is None else min(count, int(0.8 * free // resident))
-    return max(count, 1)
-
-
-def free_memory() -> int | None:
-    """Return how many bytes processes may still allocate; None if the system does not report it."""
-    free = []
-    with suppress(OSError, ValueError, LookupError):
-        free.append(_sizes("/proc/meminfo")["MemAvailable:"])
-    with suppress(OSError, ValueError, LookupError):  # of a container that has less; "max" is no number
-        limit, used = (int(_read(f"/sys/fs/cgroup/memory.{name}")) for name in ("max", "current"))
-        # File caches are released on demand.
-        free.append(limit - used + _sizes("/sys/fs/cgroup/memory.stat", 1)["inactive_file"])
-    return min(free, default=None)
-
-
 def _read(path: str) -> str:
     with open(path, encoding="ascii", errors="replace") as file:
         return file.read()
-
-
-def _sizes(path: str, unit: int = 1024) -> dict[str, int]:
-    """Return the sizes in a table of the kernel's, in bytes, by their names."""
-    lines = (line.split() for line in _read(path).splitlines())
-    return {fields[0]: int(fields[1]) * unit for fields in lines if len(fields) > 1 and fields[1].isdecimal()}
 
 
 # --- threads of a long text --------------------------------------------------------------------------------

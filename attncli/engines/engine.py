@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from attncli.checkpoints.options import EngineOptions, checked_options
 from attncli.checkpoints.snapshot import Snapshot, resolve
 from attncli.engines.numpy import NativeCheckpoint, UnsupportedError
-from attncli.engines.source import PARALLEL_FROM, PARALLEL_FROM_LATE, OpenModel
+from attncli.engines.source import ON_REQUEST, OpenModel
 from attncli.errors import NotExposedError, UsageError, require
 from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace, Proof
@@ -22,10 +20,8 @@ from attncli.trace.selection import Indices
 from attncli.trace.trace import Trace
 
 if TYPE_CHECKING:
-    from attncli.engines.numpy import NativeForward
     from attncli.engines.predictor import Predictor
     from attncli.engines.torch.engine import Checkpoint
-    from attncli.trace.tokens import Tokens
 
 _log = logging.getLogger(__name__)
 
@@ -41,25 +37,25 @@ def open_checkpoint(
         from attncli.masks.parser import parse
 
         parse(mask)
-    chosen, snapshot = _resolved(model, options, generate > 0)
+    chosen, snapshot = _resolved(model, options)
     how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "options": chosen}
     if snapshot.onnx:
         return _open_onnx(snapshot, layers, heads, generate, how)
-    in_torch = cache(partial(_open_in_torch, snapshot, layers, heads, generate, how))
     if chosen.engine == "transformers" or _reads_pictures(snapshot, chosen):
-        return in_torch()
+        return _open_in_torch(snapshot, layers, heads, generate, how)
     try:
         if generate:
             raise UnsupportedError("it writes no tokens")
         if chosen.engine == "verify" and chosen.dtype == "auto":  # the type in which transformers would compute
             raise UnsupportedError("it computes in float32 only")
-        native = NativeSource(NativeCheckpoint(snapshot, layers, heads, **how), chosen.engine, snapshot, in_torch)
+        if chosen.engine != "verify":
+            return NativeCheckpoint(snapshot, layers, heads, **how)
+        verified = VerifiedCheckpoint(snapshot, layers, heads, **how)
     except UnsupportedError as error:
         _check_fallback(snapshot, error, chosen.engine)
-        return in_torch()
-    if chosen.engine == "verify":
-        in_torch()  # raises its refusals before a sentence is read
-    return native
+        return _open_in_torch(snapshot, layers, heads, generate, how)
+    verified.reference = _open_in_torch(snapshot, layers, heads, generate, how)
+    return verified
 
 
 def _open_onnx(snapshot: Snapshot, layers: Indices, heads: Indices, generate: int, how: dict[str, Any]) -> OpenModel:
@@ -99,68 +95,34 @@ def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
     return _open_in_torch(snapshot, layers, heads, 1, how).predictor()
 
 
-def _resolved(model: str, options: Mapping[str, Any], for_writing: bool = False) -> tuple[EngineOptions, Snapshot]:
+def _resolved(model: str, options: Mapping[str, Any]) -> tuple[EngineOptions, Snapshot]:
     """Return the checked options of a checkpoint, and its files."""
     chosen = checked_options(options, EngineOptions, "--model; it belongs to the toy layer")
-    snapshot = resolve(model, chosen, for_writing=for_writing)
+    snapshot = resolve(model, chosen)
     if snapshot.gguf is not None and chosen.engine in ("transformers", "verify"):
         shown = f"{visible(snapshot.name)} is a GGUF file, which only the native engine reads"
         raise NotExposedError(f"--engine {chosen.engine}: {shown}; drop the option")
     return chosen, snapshot
 
 
-class NativeSource(OpenModel):
-    """A checkpoint of the native engine, with transformers for the sentences that it declines, or to compare with.
+class VerifiedCheckpoint(NativeCheckpoint):
+    """A checkpoint of the native engine, whose layers are compared with those of a reference."""
 
-    The engine of a sentence does not depend on its neighbours: a resumed run gives the same answers.
-    """
+    parallel_from = ON_REQUEST
+    reference: OpenModel
 
-    can_batch = True
-
-    def __init__(
-        self, native: NativeCheckpoint, engine: str, snapshot: Snapshot, in_torch: Callable[[], OpenModel]
-    ) -> None:
-        self.name, self.attention_layers = native.name, range(len(native.model.spec.layers))
-        self.parallel_from = PARALLEL_FROM_LATE if engine == "verify" else PARALLEL_FROM
-        self._native, self._engine, self._snapshot, self._in_torch = native, engine, snapshot, in_torch
-
-    def with_mask(self, mask: str | None) -> NativeSource:
-        """Return the same model under another mask; see `OpenModel.with_mask`."""
-        other = copy(self)
-        other._native, in_torch = self._native.with_mask(mask), self._in_torch
-        other._in_torch = cache(lambda: in_torch().with_mask(mask))
+    def with_mask(self, mask: str | None) -> Self:
+        """Return the same models under another mask; see `OpenModel.with_mask`."""
+        other = super().with_mask(mask)
+        other.reference = self.reference.with_mask(mask)
         return other
 
-    def predictor(self) -> Predictor:
-        """Return the native engine's predictor; see `OpenModel.predictor`."""
-        try:
-            return self._native.predictor()
-        except UnsupportedError as error:
-            raise NotExposedError(f"{error}; give a causal language model, such as -m demo") from None
-
-    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
-        """Return the tokens of a sentence; see `OpenModel.tokens`."""
-        self.check_target(target)
-        tokens = self._native.encoder.encode(text, pair, None).tokens
-        return tokens, tokens
-
-    def forward(self, text: str, pair: str | None = None) -> NativeForward:
-        """Return the forward pass of a sentence, without computing it."""
-        return self._native.forward(text, pair)
-
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
-        """Return the attention of each sentence, in order; see `Source.traces`."""
-        self.check_target(target)
-        return self._native.traces(list(as_list(texts)), pair, partial(self._finish, pair))
-
-    def _finish(self, pair: str | None, text: str, answer: Trace | UnsupportedError) -> Trace:
-        if isinstance(answer, UnsupportedError):
-            _check_fallback(self._snapshot, answer, self._engine)
-            return self._in_torch().trace(text, pair)
-        if self._engine != "verify":
-            return answer
-        layers = zip(answer.layers, self._in_torch().trace(text, pair).layers, strict=True)
-        return replace(answer, layers=tuple(_compared(*both, answer.source.dtype) for both in layers))
+        """Yield the attention of each sentence, in order; see `Source.traces`."""
+        sentences = list(as_list(texts))
+        for text, trace in zip(sentences, super().traces(sentences, pair, target), strict=True):
+            layers = zip(trace.layers, self.reference.trace(text, pair).layers, strict=True)
+            yield replace(trace, layers=tuple(_compared(*both, trace.source.dtype) for both in layers))
 
 
 def _compared(layer: LayerTrace, reference: LayerTrace, dtype: str) -> LayerTrace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 
 
 _MAX_GROUP = 256  # the most sentences that are computed together
-# Numbers of sentences from which on other processes help, which start in tenths of a second; and where a start takes
-# seconds, or a sentence next to nothing.
+# Numbers of sentences from which on other processes help, which start in tenths of a second; where a sentence takes
+# next to nothing; and where the engine works on all cores already, each process with weights of its own.
 PARALLEL_FROM = 512
 PARALLEL_FROM_LATE = 4096
+ON_REQUEST = sys.maxsize
 
 
 class Source(ABC):

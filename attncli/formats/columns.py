@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attncli.analysis import OF_ANY_TEXT, OF_PICTURES, names_for
-from attncli.analysis.training import CHANGE
 from attncli.errors import Metadata
 from attncli.recording.call import COLUMNS
 from attncli.trace.tokenization import Tokenization
@@ -19,7 +18,6 @@ from attncli.trace.tokenization import Tokenization
 if TYPE_CHECKING:
     from attncli.analysis.ablation import Ablation
     from attncli.analysis.composition import Composition
-    from attncli.analysis.drift import CheckpointHistory
     from attncli.analysis.heads import HeadReport
     from attncli.analysis.pairs import PairReport
     from attncli.trace.layer import HeadTrace
@@ -49,7 +47,7 @@ ABLATIONS = {
 }  # fmt: skip
 TRAINING = {
     "step": "int64", "place": "string", "module": "string", "layer": "int32", "head": "int32",
-    **dict.fromkeys(COLUMNS, "float32"), "twin": "int32", "rank": "int32",
+    **dict.fromkeys(COLUMNS, "float32"), "rank": "int32",
 }  # fmt: skip
 
 Block = dict[str, Any]
@@ -227,17 +225,11 @@ def head_table(report: HeadReport) -> Table:
     return _table(kinds, columns)
 
 
-def checkpoint_table(history: CheckpointHistory) -> Table:
+def checkpoint_table(reports: Mapping[int, tuple[str, HeadReport]]) -> Table:
     """Return a row for each head of each checkpoint: its step, its name, and what `head_table` has."""
-    change = [CHANGE] if CHANGE in history.columns else []
-    tables = {step: head_table(report) for step, (_, report) in history.checkpoints.items()}
-    (table, *_), of_step = tables.values(), {"step": "int64", "checkpoint": "string"}
-    return Table({**of_step, **dict.fromkeys(change, "float32"), **table.types}, (
-        {"step": step, "checkpoint": history.checkpoints[step][0], **dict.fromkeys(change, history.steps[step][0])}
-        | block
-        for step, table in tables.items()
-        for block in table.blocks
-    ))  # fmt: skip
+    of_step = [({"step": step, "checkpoint": name}, head_table(report)) for step, (name, report) in reports.items()]
+    types = {"step": "int64", "checkpoint": "string", **of_step[0][1].types}
+    return Table(types, (step | block for step, table in of_step for block in table.blocks))
 
 
 def term_table(composition: Composition) -> Table:

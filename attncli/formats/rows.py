@@ -6,7 +6,7 @@ import csv
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from errno import ENOSPC
 from functools import lru_cache
 from itertools import chain, groupby, repeat
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from attncli.errors import NO_METADATA, Failure, InputError
+from attncli.errors import NO_METADATA, Failure
 from attncli.files import atomic_write
 from attncli.formats.columns import TRAINING, Block, Table, row_count, with_metadata
 from attncli.text import visible
@@ -125,44 +125,38 @@ class TrainingTable:
     Parquet has its index at the end of a file, so its rows are lines of JSON beside it until the program ends.
     """
 
-    def __init__(self, path: Path, form: str, rank: int) -> None:
+    def __init__(self, path: Path, form: str, is_folder: bool, rank: int, ranks: int) -> None:
+        path = path / f"rank-{rank}.{form}" if is_folder else path
+        path = path.with_suffix(f".rank{rank}{path.suffix}") if ranks > 1 and not is_folder else path
         self._path, self._form, self._rank = path, form, rank
-        self.growing = path.with_name(f"{path.name}.jsonl") if form == "parquet" else path
-        self._size = 0  # of the whole steps
-        self._write([header(TRAINING, form)] if form in _COMMAS else [])
-        if form == "parquet":  # of an earlier run
-            path.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # of an earlier run
+        growing = path.with_name(f"{path.name}.jsonl") if form == "parquet" else path
+        self._file = io.FileIO(growing, "w")  # unbuffered: a step is one write
+        self._write(header(TRAINING, form) if form in _COMMAS else "")
 
     def add(self, step: int, layers: Iterable[LayerMetrics]) -> None:
-        """Write the rows of a step, all at once.
-
-        Raises:
-            InputError: they cannot be written; the file ends with the step before.
-        """
-        lines = []
+        """Write the rows of a step, all at once. Raises OSError: they cannot be, and the file ends as before."""
+        lines = ""
         for layer in layers:
             for head, values in enumerate(layer.values.T):
-                *numbers, twin = (None if value != value else float(str(value)) for value in values)  # shortest digits
-                named = step, layer.place, layer.module, layer.layer, head
-                row = *named, *numbers, twin if twin is None else int(twin), self._rank
+                numbers = (None if value != value else float(str(value)) for value in values)  # the shortest digits
+                row = step, layer.place, layer.module, layer.layer, head, *numbers, self._rank
                 if self._form in _COMMAS:
-                    lines.append(_COMMAS[self._form].join(_field(each, self._form, None) for each in row) + "\n")
+                    lines += _COMMAS[self._form].join(_field(each, self._form, None) for each in row) + "\n"
                 else:
-                    lines.append(orjson.dumps(dict(zip(TRAINING, row, strict=True))).decode() + "\n")
+                    lines += orjson.dumps(dict(zip(TRAINING, row, strict=True))).decode() + "\n"
         self._write(lines)
 
-    def _write(self, lines: Iterable[str]) -> None:
-        try:
-            with open(self.growing, "a" if self._size else "w", encoding="utf-8") as file:
-                file.writelines(lines)
-            self._size = self.growing.stat().st_size
-        except OSError as error:
-            with suppress(OSError):
-                os.truncate(self.growing, self._size)
-            raise InputError(f"cannot write {visible(str(self.growing))}: {error.strerror or error}") from None
+    def _write(self, lines: str) -> None:
+        data, start = lines.encode(), self._file.tell()
+        if self._file.write(data) < len(data):  # a full disk takes a part
+            self._file.truncate(start)
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
 
     def close(self) -> None:
         """Finish a file that has rows: those that were to be Parquet become it."""
+        self._file.close()
         if self._form == "parquet":
             from pyarrow import json, parquet
 
@@ -170,5 +164,5 @@ class TrainingTable:
 
             options = json.ParseOptions(explicit_schema=schema_of(TRAINING))
             with atomic_write(self._path) as aside:
-                parquet.write_table(json.read_json(self.growing, parse_options=options), aside, compression="zstd")
-            self.growing.unlink()
+                parquet.write_table(json.read_json(self._file.name, parse_options=options), aside, compression="zstd")
+            os.unlink(self._file.name)

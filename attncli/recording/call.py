@@ -126,7 +126,7 @@ class AttentionCall:
     dropout: float = 0.0  # the probability with which weights are dropped
     is_training: bool | None = None  # of the module that ran; None outside of modules
     is_recorded: bool = True  # whether autograd was on, as the outermost module began that runs
-    module_id: int = 0  # of the module that ran; 0 outside of modules
+    run: tuple[int, int] = (0, 0)  # the id of the module that ran, and which run of its thread; 0 outside of modules
     scores: Float[torch.Tensor, "B H Q K"] | None = None  # what a softmax of the program received, masked
     weights: Float[torch.Tensor, "B H Q K"] | None = None  # what it gave
     output: torch.Tensor | None = None  # weights·V, or what the API made of it
@@ -139,8 +139,7 @@ class AttentionCall:
 
 
 METRICS = ("max_score", "entropy", "effective_keys", "sink", "previous", "distance")
-NAMES = (*METRICS, "keys", "uniformity", "similarity")  # keys that a row may attend to, effective ones as their part
-COLUMNS = (*NAMES, "twin")  # the head of the layer with the most similar weights
+COLUMNS = (*METRICS, "keys", "uniformity", "similarity")  # allowed keys of a row, effective ones as their part
 
 
 class LayerMetrics(NamedTuple):

@@ -9,10 +9,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from attncli.text import plural
-
-_MOST_PLACES = 3  # of softmaxes that are not followed, named
-
 
 class Notes(list[str]):
     """Sentences, each of them once.
@@ -25,8 +21,7 @@ class Notes(list[str]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lost: dict[str, tuple[int, tuple[int, ...]]] = {}  # by line: how many, and the shape of the first
-        self._of_lost = ""
+        self._lost: set[str] = set()  # lines
 
     def add(self, text: str) -> None:
         """Add a note, once."""
@@ -56,18 +51,12 @@ class Notes(list[str]):
             fault.__cause__ = fault.__context__ = None  # their tracebacks keep the program's tensors alive
             self.fault = fault.with_traceback(None)
 
-    def count_lost(self, place: str, shape: tuple[int, ...]) -> None:
-        """Count a softmax of queries and keys whose weights were not followed to values; they are one note."""
-        number, first = self._lost.get(place, (0, shape))
-        self._lost[place] = number + 1, first
-        self[:] = [note for note in self if note != self._of_lost]
-        count = sum(number for number, _ in self._lost.values())
-        where = [f"{list(first)} at {line}" for line, (_, first) in self._lost.items()]
-        if len(where) > _MOST_PLACES:
-            where[_MOST_PLACES:] = [plural(len(where) - _MOST_PLACES, "more place")]
-        what, them = (f"{count} softmaxes are", "them") if count > 1 else ("1 softmax is", "it")
-        self._of_lost = f"{what} not shown, as attn could not follow {them} from scores to values: {', '.join(where)}"
-        self.append(self._of_lost)
+    def add_lost(self, place: str, shape: tuple[int, ...]) -> None:
+        """Note a softmax of queries and keys whose weights were not followed to values, the first one at each line."""
+        if place not in self._lost:
+            self._lost.add(place)
+            lost = f"a softmax of {list(shape)} at {place} is not shown"
+            self.append(f"{lost}, as attn could not follow it from scores to values")
 
 
 def described(fault: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Attention over training: heads × steps as strips of colour, and the first warnings."""
+"""Attention over steps of training or checkpoints: strips of colour, and the warnings, or the heads that changed."""
 
 from __future__ import annotations
 
@@ -10,70 +10,66 @@ from rich.segment import Segment
 from rich.text import Text
 
 from attncli.analysis import MEANINGS
-from attncli.analysis.training import CHANGE, HeadHistory, TrainingHistory
-from attncli.recording.call import METRICS
-from attncli.render.block import COMFORTABLE, Block, block, trimmed
+from attncli.analysis.training import HeadHistory
+from attncli.render.block import COMFORTABLE, Block, block, trimmed, wrapping
 from attncli.render.heatmap import ramp_line
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.text import plural
 
-_MEANINGS = {**MEANINGS, CHANGE: "Jensen-Shannon divergence from the first checkpoint, in bits"}
 _STRIPS = 2  # on a screen, of the metrics that moved most
 _WIDEST_CELL = 4  # of a step
 _AROUND, _LEAST_HEADS = 4, 3  # lines of a strip besides those of its heads: title, axis, legend, and a blank one
-_MOST_WARNINGS = 6
-_NUMBER = 8  # cells of a number at the end of a line
+_NUMBER = 9  # cells of a number at the end of a line
 
 
-def training_parts(
-    history: TrainingHistory, headline: str, palette: Palette, width: int | None, height: int | None
+def history_parts(
+    history: HeadHistory,
+    columns: Sequence[str],
+    headline: str,
+    rows: Sequence[Sequence[str]],
+    palette: Palette,
+    width: int | None,
+    height: int | None,
 ) -> Iterator[RenderableType]:
-    """Yield the headline, a strip for each metric that moved most, and the first warnings."""
+    """Yield the headline, a strip for each column, the one that moved most first, and rows about heads.
+
+    A screen has two strips, of the heads that moved most, and the first rows, with their titles.
+    """
     yield Text(headline)
-    lines = [str(warning) for warning in history.warnings[:_MOST_WARNINGS]]
-    lines += [plural(len(history.warnings) - len(lines), "more warning")] if len(history.warnings) > len(lines) else []
-    yield from strips(history, METRICS, palette, width, height and height - len(lines))
-    if lines:
-        yield Text("\n".join(map(palette.label, lines)))
-
-
-def strips(
-    history: HeadHistory, columns: Sequence[str], palette: Palette, width: int | None, height: int | None
-) -> Iterator[Block]:
-    """Yield a strip for each column, the one that moved most first, and two where there is a screen."""
-    # The entropy tells nothing that its exponential does not.
-    names = [name for name in columns if name != "entropy"] or columns
-    moved = {name: float(history.movement(name).max()) for name in names}
-    names = [name for name in names if moved[name]] or names[:1]
-    ranked = sorted(names, key=lambda name: (name != CHANGE, -moved[name]))
-    most = None if height is None else max((height - 4) // _STRIPS - _AROUND, _LEAST_HEADS)
+    shown = rows[: None if height is None else max(height // 4, 2)]
+    more = [(f"{len(rows) - len(shown):,} more",)] * (len(shown) < len(rows))
+    moved = {name: float(history.movement(name).max()) for name in columns if name != "entropy"}  # of effective_keys
+    ranked = sorted([name for name in moved if moved[name]] or columns[:1], key=lambda name: -moved.get(name, 0.0))
+    most = None if height is None else max((height - len(shown) - 4) // _STRIPS - _AROUND, _LEAST_HEADS)
     for column in ranked if height is None else ranked[:_STRIPS]:
         yield _strip(history, column, palette, width or COMFORTABLE, most)
+    if len(rows) > 1:
+        cells = [
+            [(palette.label(text), DIM if row in (rows[0], *more) else None) for text in row] for row in (*shown, *more)
+        ]
+        yield wrapping(cells, "<" * len(rows[0]), width)
 
 
 def _strip(history: HeadHistory, metric: str, palette: Palette, width: int, most: int | None) -> Block:
     """Return a metric: a line of colours for each head, or for those that moved most, and its first and last number."""
-    values, names, steps = history.over_time(metric), history.names, [*history.steps]
+    values, names, steps = history.over_time(metric), [*history.names], [*history.steps]
     shown = np.sort(np.argsort(-history.movement(metric), kind="stable")[:most]).tolist()
     label = max(len(names[index]) for index in shown) + 2
-    room = max(width - label - 2 * _NUMBER, 1)
-    count = min(len(steps), room)
-    each = min(room // count, _WIDEST_CELL)
+    count = min(len(steps), max(width - label - 2 * _NUMBER, 1))
+    each = min(max(width - label - 2 * _NUMBER, 1) // count, _WIDEST_CELL)
     drawn = values[shown][:, np.linspace(0, len(steps) - 1, count).round().astype(int)]
     finite = values[np.isfinite(values)]
-    scale = Scale(0.0, float(finite.max(initial=0.0)) or 1.0)
-    if metric == "max_score" and finite.max(initial=0.0) > 0:
-        scale = Scale(float(finite[finite > 0].min()), scale.high, "log")
-    elif metric == "max_score":
-        scale = Scale(float(finite.min(initial=-1.0)), float(finite.max(initial=0.0)))
-    more = f" · {plural(len(names) - len(shown), 'head')} moved less" * (len(shown) < len(names))
-    lines = [[Segment(metric, BOLD), Segment(f": {_MEANINGS[metric]}{more}", DIM)]]
+    scale = Scale(float(finite.min(initial=0.0)), float(finite.max(initial=0.0)) or 1.0)
+    if metric == "max_score" and (positive := finite[finite > 0]).size:
+        scale = Scale(float(positive.min()), scale.high, "log")
+    more = f" · {len(names) - len(shown):,} more heads" * (len(shown) < len(names))
+    lines = [[Segment(metric, BOLD), Segment(f": {MEANINGS[metric]}{more}", DIM)]]
     for index, cells in zip(shown, palette.cells(drawn, np.isfinite(drawn), scale, 1), strict=True):
         colors = [] if palette.tier == "plain" else [Segment(glyph * each, style) for glyph, style in cells]
         numbers = "".join(number_text(values[index][at], 2).rjust(_NUMBER) for at in (0, -1))
         lines.append([Segment(names[index].ljust(label)), *colors, Segment(numbers)])
     first, last = f"step {steps[0]}", str(steps[-1])
     axis = first + last.rjust(max(count * each - len(first), len(last) + 1)) * (count > 1)
-    lines.append([Segment("".ljust(label) + axis.ljust(count * each) + "   first    last", DIM)])
+    axis = axis.ljust(count * each) + "first".rjust(_NUMBER) + "last".rjust(_NUMBER)
+    lines.append([Segment("".ljust(label) + axis, DIM)])
     return block([*lines, trimmed(ramp_line(scale, palette, width, each))])

@@ -147,7 +147,7 @@ def test_an_example_runs(example: str, desk: Path, tiny_llama: str, attn: Callab
         ran = program(*arguments, python="python") if "pytest" in arguments else forked(*arguments)
         seen = "1 place, 3 calls" if "translate.py" in arguments else "1 place, 1 call"
         seen = "proved  causal & pad" if "--prove" in arguments else seen
-        seen = "1 layer · 1 head" if "--every" in arguments else seen
+        seen = "measured · 1 head" if "--every" in arguments else seen
         assert (ran.returncode, seen in ran.stderr) == (0, True), ran.stderr
         return
     if arguments[0] == "explore":  # which takes a terminal

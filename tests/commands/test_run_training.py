@@ -73,11 +73,11 @@ def test_a_table_has_a_row_for_each_head_and_step(file: str, train: Path) -> Non
     assert places == [(s, m, str(h), "0") for s in ("1", "2", "4", "6") for m in modules for h in range(4)]
     assert all(0 < float(str(row["entropy"])) < 2 < float(str(row["effective_keys"])) < 6.5 for row in rows)
     assert all(str(row["place"]).endswith("training.py:25") and float(str(row["keys"])) == 6.5 for row in rows)
-    assert "4 of 6 optimizer steps measured · 2 layers · 8 heads" in ran.stderr
+    assert "4 of 6 optimizer steps measured · 8 heads" in ran.stderr
 
 
 def test_a_warning_is_a_line_as_it_comes_and_an_exit_code_on_request(train: Path) -> None:
-    arguments = ("--every", "2", "--warn", "twin>0"), ("--every", "2", "--warn", "effective_keys>1, sink<0")
+    arguments = ("--every", "2", "--warn", "rank>0"), ("--every", "2", "--warn", "effective_keys>1, sink<0")
     assert run(*arguments[0]).returncode == USAGE
     assert run(*arguments[1]).returncode == 0
     ran = run(*arguments[1], "--fail")
@@ -94,10 +94,10 @@ def test_a_warning_is_a_line_as_it_comes_and_an_exit_code_on_request(train: Path
 def test_a_picture_shows_every_head_over_all_steps(ending: str, train: Path) -> None:
     ran = run("--every", "1", "-o", f"x.{ending}")
     text = (train / f"x.{ending}").read_text()
-    for shown in (text, ran.stderr):
-        names = re.findall(r"L\dH\d", shown)
-        assert sorted(names) == sorted([f"L{layer}H{head}" for layer in (0, 1) for head in range(4)] * 5)
-        assert "max_score" in shown
+    names = re.findall(r"L\dH\d", text)
+    assert sorted(names) == sorted([f"L{layer}H{head}" for layer in (0, 1) for head in range(4)] * 5)
+    assert "measured" in text
+    assert ran.stderr == ""
 
 
 def test_the_strip_has_a_cell_for_each_step_in_the_order_of_numbers(train: Path) -> None:
@@ -116,7 +116,7 @@ def test_the_strip_has_a_cell_for_each_step_in_the_order_of_numbers(train: Path)
 def test_each_rank_writes_its_own_part(train: Path) -> None:
     for rank in "01":
         ran = run("--every", "6", "-o", "x.csv", RANK=rank, WORLD_SIZE="2")
-        assert f"rank {rank} of 2: 2 of 6 optimizer steps" in ran.stderr
+        assert ("2 of 6 optimizer steps" in ran.stderr) == (rank == "0")
         assert {row["rank"] for row in rows_of(train / f"x.rank{rank}.csv")} == {rank}
 
 
@@ -126,7 +126,7 @@ def test_each_rank_writes_its_own_part(train: Path) -> None:
 def test_a_rank_that_is_known_late_writes_its_own_file_alone(file: str, own: str, other: str, train: Path) -> None:
     (train / other).parent.mkdir(exist_ok=True)
     (train / other).write_text("of another process")
-    assert "rank 1 of 2: 2 of 6" in run("--every", "6", "-o", file, "-F", "csv", name="ranked").stderr
+    assert run("--every", "6", "-o", file, "-F", "csv", name="ranked").stderr == ""
     assert (train / other).read_text() == "of another process"
     assert {row["rank"] for row in rows_of(train / own)} == {"1"}
     assert len([path for path in train.rglob("*.csv") if path.is_file()]) == 2
@@ -154,7 +154,6 @@ def test_a_full_disk_leaves_whole_steps_and_fails(file: str, train: Path) -> Non
         (["--every", "2", "-F", "json"], USAGE, "give -o stats.jsonl"),
         (["-o", "x.svg"], USAGE, "give --every N"),
         (["--every", "2", "-o", "no/x.csv"], INPUT, "mkdir -p no"),
-        (["--every", "2", "-o", "/proc/x.csv"], INPUT, "cannot write /proc"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(arguments: list[str], code: int, message: str, train: Path) -> None:

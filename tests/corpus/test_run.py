@@ -46,7 +46,7 @@ def test_results_come_in_order_from_as_many_processes_as_are_asked_for(tmp_path:
 def test_from_a_number_on_all_cores_work_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int
 ) -> None:
-    monkeypatch.setattr("attncli.engines.cpu.affordable", lambda: cores)
+    monkeypatch.setattr("attncli.engines.cpu.cores", lambda: cores)
     found = processes(results(tmp_path, sentences(600), None))
     assert set(found[:511]) == {os.getpid()}
     assert (os.getpid() in found[511:]) == (cores == 1)

@@ -22,7 +22,7 @@ from attncli.trace.layer import LayerTrace
 # Text architectures that are refused, and why.
 _NOT_WATCHED, _NO_TOKENS = "could be watched", "positions without a token"
 NOT_REACHED = {
-    "blt": "counts no layers or no heads", "prophetnet": "several softmaxes",
+    "blt": "counts no layers or no heads", **dict.fromkeys(("diffllama", "lilt", "prophetnet"), "several softmaxes"),
     **dict.fromkeys(("led", "longformer", "mra", "reformer", "yoso"), _NOT_WATCHED),
     **dict.fromkeys(("canine", "cpmant", "deepseek_v4", "funnel", "longt5", "pegasus_x"), _NO_TOKENS),
 }  # fmt: skip

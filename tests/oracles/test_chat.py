@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import attncli
-from attncli.encoding.chat import Conversation, TemplateError, TemplateProcess
+from attncli.encoding.chat import Conversation
 from attncli.engines.tokenize import open_tokenizer
 from attncli.errors import UsageError
 
@@ -205,8 +205,7 @@ REFUSED = [
     ("{{ raise_exception('no\x1b[31m chat') }}", INPUT, "refuses these messages: no\\x1b[31m chat"),
     ("{{ messages.__class__.__mro__ }}", INPUT, "refuses these messages"),
     ("{{ messages.append(1) }}", INPUT, "refuses these messages"),
-    ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", INPUT, "calls itself without end"),
-    ("{% for i in range(9999) %}{{ messages[0].content * 99 }}{% endfor %}", INPUT, "it writes 23,757,624 characters"),
+    ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", INPUT, "maximum recursion depth exceeded"),
     (" ", INPUT, "leaves out the messages"), (IN_PARTS, INPUT, "leaves out the messages"),
 ]  # fmt: skip
 
@@ -224,12 +223,3 @@ def test_a_checkpoint_without_a_template_or_with_a_bad_one_is_refused(attn: Run,
     (model / "tokenizer_config.json").write_text(json.dumps(named))
     ran = attn(*run)
     assert (ran.code, "has no default chat template" in ran.err) == (NOT_EXPOSED, True), ran.err
-
-
-def test_a_template_that_computes_without_end_is_ended() -> None:
-    loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-    for template in (loops, "{{ 'x' * 10**10 }}"):
-        process = TemplateProcess("{% if messages | length > 1 %}" + template + "{% endif %}x")
-        with pytest.raises(TemplateError, match="builds something far too large"):
-            process.render(messages=[1, 2])
-        assert process.render(messages=[1]) == "x"  # it is started anew where it was ended

@@ -21,7 +21,7 @@ import attncli
 from attncli.checkpoints.checkpoint_folder import ConfigReader, UnsupportedError
 from attncli.engines import cpu
 from attncli.engines.numpy.families import FAMILIES, model_spec
-from attncli.errors import LoadError, NotExposedError, UsageError
+from attncli.errors import InputError, LoadError, NotExposedError, UsageError
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -164,15 +164,14 @@ def changed_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], ob
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def test_numbers_that_are_not_finite_are_for_transformers(tmp_path: Path) -> None:
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     save_whole("bert", tmp_path)
     name = "encoder.layer.1.attention.self.key.weight"
     changed_weights(tmp_path, lambda tensors: tensors.update({name: tensors[name] * torch.nan}))
     assert not agree(*both(tmp_path))
-    for layer, engine in ((0, "native"), (1, "transformers")):
-        assert attncli.inspect("w7 w8", model=str(tmp_path), layer=layer).source.details["engine"] == engine
-    for engine in ("native", "verify"):
-        with pytest.raises(NotExposedError, match=r"the native engine does not compute .* not finite"):
+    assert attncli.inspect("w7 w8", model=str(tmp_path), layer=0).source.details["engine"] == "native"
+    for engine in ("auto", "native", "verify"):
+        with pytest.raises(InputError, match=r"the native engine does not compute .* not finite; give --engine tr"):
             attncli.inspect("w7 w8", model=str(tmp_path), layer=1, engine=engine)
 
 

@@ -19,7 +19,7 @@ from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot, resolve
 from attncli.checkpoints.tensors.open_store import open_store
 from attncli.engines import open_source
-from attncli.engines.engine import NativeSource
+from attncli.engines.numpy import NativeCheckpoint
 from attncli.errors import UsageError
 from attncli.files import to_float32
 from attncli.masks.findings import Finding
@@ -93,7 +93,7 @@ def _compare_outputs(agreement: Agreement, ours: OpenModel, theirs: OnnxModel, t
     if not agreement.agrees:
         return
     last, expected, output = max(agreement.rows), None, None
-    if isinstance(ours, NativeSource):
+    if isinstance(ours, NativeCheckpoint):
         side = computed_side(ours.forward(text), ours.name)
         *_, layer = side.layers()
         expected = side.logits(layer.arrays["next"]) if side.logits else layer.arrays["next"]

@@ -14,14 +14,13 @@ import numpy as np
 
 from attncli.checkpoints.checkpoint_folder import (
     ADAPTER,
-    ADAPTER_PICKLE,
     ADAPTER_WEIGHTS,
     LORA,
     CheckpointFolder,
     map_weights,
 )
 from attncli.checkpoints.tensors import Array, ComputedStore, ComputedTensor, Store, is_in_layer
-from attncli.errors import LoadError, require
+from attncli.errors import LoadError
 from attncli.files import to_float32
 from attncli.text import visible
 
@@ -65,21 +64,15 @@ def check_adapter(name: str, files: CheckpointFolder) -> None:
 
 
 def _tensors(name: str, files: CheckpointFolder) -> Mapping[str, Array]:
-    """Return an adapter's tensors: mapped, where they are not in a pickle."""
-    if ADAPTER_WEIGHTS in files:
-        file = map_weights(files.path / ADAPTER_WEIGHTS)
-        for tensor, kind in sorted(file.types.items()):
-            if kind not in _FLOATS:
-                raise LoadError(f"the adapter {name} has {visible(tensor)} as {kind}; expected floats")
-        return file.mapped
-    if ADAPTER_PICKLE not in files:
-        where = f"{name} has an adapter ({ADAPTER}) without its weights, {ADAPTER_WEIGHTS}"
-        raise LoadError(f"{where}; add that file, or remove {ADAPTER}")
-    require(f"the pickle of {name}", "torch")
-    from attncli.checkpoints.tensors.pickles import Pickles
-
-    pickled = Pickles([files.path / ADAPTER_PICKLE])
-    return {tensor: pickled.read(tensor) for tensor in pickled.names}
+    """Return an adapter's tensors, mapped."""
+    if ADAPTER_WEIGHTS not in files:
+        where = f"{name} has an adapter ({ADAPTER}) without its weights, {ADAPTER_WEIGHTS}{files.summary}"
+        raise LoadError(f"{where}; save it with peft as safetensors, or remove {ADAPTER}")
+    file = map_weights(files.path / ADAPTER_WEIGHTS)
+    for tensor, kind in sorted(file.types.items()):
+        if kind not in _FLOATS:
+            raise LoadError(f"the adapter {name} has {visible(tensor)} as {kind}; expected floats")
+    return file.mapped
 
 
 def with_adapter(base: Store, adapter: str, files: CheckpointFolder) -> Store:

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Exit
 
 from attncli.cli import options
+from attncli.cli.commands.heads import MetricChoice, heads
 from attncli.cli.environment import Environment
 from attncli.cli.groups import argument
-from attncli.cli.reports import show_checkpoints
 from attncli.errors import ExitCode, UsageError, raise_on_failure
 from attncli.formats import DATASETS
 from attncli.text import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from attncli.analysis.agreement.compare import Agreement
-    from attncli.analysis.heads import HeadReport
     from attncli.analysis.runs import Side
     from attncli.trace.trace import Trace
 
@@ -59,7 +58,7 @@ def diff(
     attn prints how many heads changed, layers × heads, the most changed cells, and maps of the most changed head.
     The exit code is 0 whether or not they differ.
     With --first attn compares two runs stage by stage, and solves for the cause; the exit code is 1 if they differ.
-    Of three checkpoints or more attn draws heads × checkpoints, and lists the heads that changed most.
+    Of three checkpoints or more attn shows the same as attn heads.
     To see what a LoRA adapter changed, give its base and its folder: -m BASE -m ADAPTER.
 
     Examples:
@@ -78,8 +77,7 @@ def diff(
     from attncli.analysis.diff import diff as compare
 
     if is_history:
-        measure = _checkpoint_measure(environment, request, query or [])
-        show_checkpoints(environment, output, "diff", model or [], measure, precision, colormap, top)
+        heads(environment, request, options.Parallel(), MetricChoice(), output, model, None, query, precision, colormap)
         return
     top = top or TOP
     traces = _traces(environment, request, from_ or [], model or [])
@@ -190,31 +188,6 @@ def _run_of(environment: Environment, request: options.CommonOptions, model: str
     job = trace_job(request.changed(model=model, from_=None), None, layers=Indices("layer", None))
     with loading(environment, model, None):
         return side_of(source_of(**job.options), model or "toy", text, request.texts.pair)
-
-
-def _checkpoint_measure(
-    environment: Environment, request: options.CommonOptions, queries: list[str]
-) -> Callable[[str | None], tuple[HeadReport, list[float | None]]]:
-    """Return what measures the heads of one sentence in a checkpoint, and their change since the first one."""
-    from attncli.analysis.diff import diff as compare
-    from attncli.analysis.heads import survey
-    from attncli.cli.loop import sentences, traces_of
-    from attncli.trace.view import View
-
-    items = list(islice(sentences(request.texts, environment), 2))
-    if len(items) != 1:
-        raise UsageError("attn diff compares checkpoints on one sentence; attn heads measures them over several")
-    first: list[Trace] = []
-
-    def measure(model: str | None) -> tuple[HeadReport, list[float | None]]:
-        trace = next(traces_of(environment, request.changed(model=model, from_=None), "all", texts=items))
-        first[:] = first or [trace]
-        heads = compare(first[0], trace, queries=queries, top=1).heads
-        of_head = {(head.layer, head.kind, head.head): head.jensen_shannon for head in heads}
-        report = survey([trace], View(queries=tuple(queries)))
-        return report, [of_head.get((head.layer, head.kind, head.head)) for head in report.heads]
-
-    return measure
 
 
 def _traces(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from attncli.analysis import NAMES, Metric
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
-from attncli.cli.reports import show_checkpoints, show_report
 from attncli.errors import ExitCode, UsageError
 from attncli.text import did_you_mean, names_in, plural, visible
 
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
     from attncli.cli.loop import ResultStream
     from attncli.corpus.jobs import ModelJob, Value
     from attncli.engines.source import CorpusItem
+    from attncli.formats.columns import Table
+
+    Draw = Callable[[Terminal | PictureFile], Iterable[RenderableType]]
 
 _OF_TEST: tuple[Metric, ...] = ("induction", "previous", "duplicate")  # columns of the test's table
 _EXAMPLE = "one two three four five one two three four five"  # which induction heads show themselves on
@@ -110,6 +112,7 @@ def heads(
     attn heads -m gpt2 --file sentences.txt -F tsv
     attn heads -m gpt2 --pairs coreference.jsonl
     """
+    from attncli.cli.loop import sentences
     from attncli.formats import DRAWN
 
     _ = choice.order, choice.chosen  # a misspelt metric is refused before anything is loaded
@@ -117,16 +120,18 @@ def heads(
         metrics = "attn inspect -o FOLDER/ --show metrics writes the metrics of each sentence"
         raise UsageError(f"attn heads writes one table, not a folder; {metrics}")
     chosen = output.chosen()
-    show = partial(show_report, environment, output, "heads", chosen, precision)
+    show = partial(_show_report, environment, output, "heads", chosen, precision)
     color = colormap or "viridis"
     models: list[str | None] = [*model] if model else [None]
     queries = tuple(query or ())
     request = request.changed(model=models[0])
     if len(models) > 1:
-        streams: list[ResultStream[Any]] = []
-        measure = _checkpoint_measure(environment, request, parallel.workers, choice, queries, streams)
-        show_checkpoints(environment, output, "heads", models, measure, precision, colormap)
-        failures = sum(stream.failures for stream in streams)
+        if chosen == "json":
+            raise UsageError("checkpoints of a run are rows; give -F csv")
+        texts = None if choice.induction else [*sentences(request.texts, environment)]
+        how: dict[str, Any] = {"workers": parallel.workers, "is_induction": choice.induction, "texts": texts}
+        measure = partial(_measured, environment, queries=queries, **how)
+        failures = _show_checkpoints(environment, request, models, choice.chosen, measure, color, show)
     elif choice.pairs is not None:
         failures = _pairs(environment, request, parallel.workers, choice, output.all_, precision, color, show)
     else:
@@ -164,26 +169,71 @@ def _show_heads(
     show(report, draw, head_table, write_heads)
 
 
-def _checkpoint_measure(
+def _show_checkpoints(
     environment: Environment,
     request: options.CommonOptions,
-    workers: int | None,
-    choice: MetricChoice,
-    queries: tuple[str, ...],
-    streams: list[ResultStream[Any]],
-) -> Callable[[str | None], tuple[HeadReport, tuple[()]]]:
-    """Return what measures the heads of a checkpoint over the same sentences, whose stream it adds to `streams`."""
-    from attncli.cli.loop import sentences
+    models: Sequence[str | None],
+    chosen: Sequence[Metric],
+    measure: Callable[..., tuple[ResultStream[Any], HeadReport]],
+    color: str,
+    show: Callable[..., None],
+) -> int:
+    """Show how heads change over the checkpoints of a run, one open at a time; return how many texts failed."""
+    from attncli.analysis.training import HeadHistory, changed_heads, names_of, steps_of
+    from attncli.formats.columns import checkpoint_table
 
-    texts = None if choice.induction else [*sentences(request.texts, environment)]
+    failures, reports = 0, dict[int, tuple[str, Any]]()
+    for step, name in steps_of([model or "toy" for model in models]).items():
+        stream, report = measure(request.changed(model=None if name == "toy" else name))
+        failures += stream.failures
+        reports[step] = name, report.only(chosen) if chosen else report
+    (start, first), *_, (end, last) = reports.values()
+    history = HeadHistory(first.names)
+    for step, (name, report) in reports.items():
+        if names_of(report) != names_of(first):
+            raise UsageError(f"{visible(name)} has other heads than {visible(start)}; give checkpoints of one run")
+        history.add(step, names_of(report), [[head.metrics[each] for head in report.heads] for each in first.names])
 
-    def measure(model: str | None) -> tuple[HeadReport, tuple[()]]:
-        own = request.changed(model=model)
-        stream, report = _measured(environment, own, workers, choice.induction, queries, texts)
-        streams.append(stream)
-        return report.only(choice.chosen) if choice.chosen else report, ()
+    def draw(canvas: Terminal | PictureFile) -> Iterable[RenderableType]:
+        from attncli.render.training import history_parts
 
-    return measure
+        changed, height = changed_heads(first, last), canvas.height and canvas.height - environment.noted_lines
+        facts = f"{len(changed)} of {plural(len(history.names), 'head')} changed", plural(first.sentences, "sentence")
+        headline = " · ".join((f"{visible(start)} to {visible(end)}", *facts))
+        rows = [("head", "label", "largest change of a weight"), *changed]
+        return history_parts(history, first.names, headline, rows, canvas.palette(color), canvas.width, height)
+
+    show(first, draw, lambda _: checkpoint_table(reports))
+    return failures
+
+
+def _show_report(
+    environment: Environment,
+    output: options.OutputOptions,
+    command: str,
+    form: str,
+    precision: int | None,
+    report: Any,
+    draw: Draw,
+    table_of: Callable[[Any], Table],
+    document_of: Callable[[Any, int | None], str] | None = None,
+) -> None:
+    """Draw a report, or write its rows or its document."""
+    from attncli.formats import DRAWN
+
+    if form in DRAWN:
+        with output.view(environment, form, command) as canvas:
+            canvas.show(draw(canvas), report.source.title)
+    elif form == "parquet":
+        from attncli.formats.parquet import check_parquet, write_table
+
+        write_table(table_of(report), check_parquet(output.file))
+    elif document_of is not None and form == "json":
+        environment.write([document_of(report, precision)], output.file)
+    else:
+        from attncli.formats.rows import table_rows
+
+        environment.write(table_rows(table_of(report), form, precision), output.file)
 
 
 def _pairs(

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -25,8 +24,9 @@ from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 from attncli.engines.numpy.families import model_spec
 from attncli.engines.numpy.forward import Model, TokenIds
 from attncli.engines.numpy.model_spec import ModelWeights
+from attncli.engines.source import PARALLEL_FROM, OpenModel
 from attncli.errors import AttnError, InputError, NotExposedError, UsageError
-from attncli.text import visible
+from attncli.text import as_list, visible
 from attncli.trace.selection import Indices
 from attncli.trace.trace import Provenance, Trace
 
@@ -38,22 +38,24 @@ if TYPE_CHECKING:
     from attncli.engines.predictor import Predictor
     from attncli.masks.expressions import Expression
     from attncli.trace.layer import LayerTrace
+    from attncli.trace.tokens import Tokens
 
 __all__ = ["NativeCheckpoint", "UnsupportedError", "load_alone"]
 
 _log = logging.getLogger(__name__)
-Finish = Callable[[str, Trace | UnsupportedError], Trace]
-"""Function from a sentence and its answer, or the reason to decline it, to its trace."""
 
 
-class NativeCheckpoint:
-    """A model and its tokenizer, opened once; see `attncli.engines.engine.open_checkpoint` for the arguments.
+class NativeCheckpoint(OpenModel):
+    """A model and its tokenizer, opened once; see `open_source` for the arguments and `Source` for the methods.
 
     Raises:
         UnsupportedError: this engine does not compute it.
         LoadError: its files are damaged, or do not belong together.
         UsageError: there is no such layer, head or kind.
     """
+
+    can_batch = True
+    parallel_from = PARALLEL_FROM
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class NativeCheckpoint:
         spec = model_spec(ConfigReader(config))
         if kind not in (None, "self"):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has self attention")
-        self._mask = _parse_mask(mask)
+        self._mask, self.attention_layers = _parse_mask(mask), range(len(spec.layers))
         self.layers = layers.resolve(len(spec.layers), visible(model))
         self._heads = heads.resolve(spec.heads.count, f"each layer of {visible(model)}")
         family, last = config["model_type"], max(self.layers)
@@ -85,6 +87,7 @@ class NativeCheckpoint:
         head = weights.prefix or spec.prefix
         notes = check_unread(model, weights.unread(expected), modules, head, is_undone=bool(store.form))
         types = check_types(model, store, expected, head)
+        weights.check_readable(expected)
         form = store.form or (" and ".join(sorted(types - {"float32"})) if options.dtype == "auto" else "")
         tokenizer, rows = open_tokenizer(), spec.embedding.tokens.rows
         encoder = InputEncoder(model, tokenizer, special, spec.positions, options.truncate, rows)
@@ -95,14 +98,14 @@ class NativeCheckpoint:
         self.source = Provenance("pretrained", model=model, **how)
         _log.info("native engine: float32 on cpu")
 
-    def with_mask(self, mask: str | None) -> NativeCheckpoint:
-        """Return the same model under another mask; None is its own."""
+    def with_mask(self, mask: str | None) -> Self:
+        """Return the same model under another mask; see `OpenModel.with_mask`."""
         other = copy(self)
         other._mask = _parse_mask(mask)
         return other
 
     def predictor(self) -> Predictor:
-        """Return the predictor of next tokens; NotExposedError if it is no causal language model."""
+        """Return the predictor of next tokens; see `OpenModel.predictor`."""
         from attncli.engines.numpy.ablation import cut_logits
         from attncli.engines.predictor import Predictor
 
@@ -110,38 +113,48 @@ class NativeCheckpoint:
         if spec.unembedding is None:
             shown = f"{visible(self.name)} ({self.source.architecture})"
             raise NotExposedError(f"{shown} is an encoder, which predicts no next token; give a causal model: -m demo")
-        _ = self.model.unembedding_name  # refused before a sentence is read
+        try:
+            _ = self.model.unembedding_name  # refused before a sentence is read
+        except UnsupportedError as error:
+            raise NotExposedError(f"{error}; give a causal language model, such as -m demo") from None
         layers, masks = len(spec.layers), [layer.mask for layer in spec.layers]
         return Predictor(self.source, self.encoder, layers, spec.heads.count, partial(cut_logits, self.model), masks)
 
-    def forward(self, text: str, pair: str | None) -> NativeForward:
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return the tokens of a sentence; see `OpenModel.tokens`."""
+        self.check_target(target)
+        tokens = self.encoder.encode(text, pair, None).tokens
+        return tokens, tokens
+
+    def forward(self, text: str, pair: str | None = None) -> NativeForward:
         """Return the forward pass of a sentence, without computing it."""
         return NativeForward(self.model, TokenIds.of(self.encoder.encode(text, pair, None)), self._mask)
 
-    def traces(self, texts: Sequence[str], pair: str | None, finish: Finish) -> Iterator[Trace]:
-        """Yield the attention of each sentence, in order, as `finish` makes it of the answer or the reason to decline.
+    def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
+        """Yield the attention of each sentence, in order; see `Source.traces`.
 
         Consecutive sentences are packed (`forward.RaggedBatch`), by their lengths and the model's widths alone.
         """
+        self.check_target(target)
         pack: list[EncodedInput] = []
-        tokens = start = 0
-        for text in texts:
+        tokens = 0
+        for text in as_list(texts):
             try:
                 sentence = self.encoder.encode(text, pair, None)
             except AttnError:
-                yield from map(finish, texts[start:], self._answered(pack))
+                yield from self._recorded(pack)
                 raise
             length = len(sentence.tokens)
             if pack and tokens + length > self.model.batch_tokens:
-                yield from map(finish, texts[start:], self._answered(pack))
-                pack, tokens, start = [], 0, start + len(pack)
+                yield from self._recorded(pack)
+                pack, tokens = [], 0
             pack.append(sentence)
             tokens += length
-        yield from map(finish, texts[start:], self._answered(pack))
+        yield from self._recorded(pack)
 
-    def _answered(self, pack: Sequence[EncodedInput]) -> Iterable[Trace | UnsupportedError]:
+    def _recorded(self, pack: Sequence[EncodedInput]) -> Iterator[Trace]:
         if not pack:
-            return ()
+            return
         begun, tokens, failure = perf_counter(), sum(len(item.tokens) for item in pack), None
         try:
             recorded = self.model.record([*map(TokenIds.of, pack)], self.layers, self._heads, self._mask)
@@ -150,19 +163,24 @@ class NativeCheckpoint:
         if failure is None:
             of_many = f" of {len(pack)} sentences" if len(pack) > 1 else ""
             _log.info("ran %d tokens%s in %.3f s", tokens, of_many, perf_counter() - begun)
-            return map(self._trace, pack, recorded)
-        if len(pack) > 1:  # the sentence that fails shows when each is alone
-            return chain.from_iterable(self._answered([item]) for item in pack)
-        if isinstance(failure, UnsupportedError):
-            return (failure,)
-        if isinstance(failure, MemoryError):
+            yield from map(self._trace, pack, recorded)
+        elif len(pack) > 1:  # the sentence that fails shows when each is alone
+            for item in pack:
+                yield from self._recorded([item])
+        elif isinstance(failure, MemoryError):
             raise InputError(f"{tokens} tokens do not fit into memory; give fewer tokens or layers") from None
-        raise failure
+        elif isinstance(failure, UnsupportedError):
+            raise self._declined(failure)
+        else:
+            raise failure
 
-    def _trace(self, sentence: EncodedInput, layers: list[LayerTrace]) -> Trace | UnsupportedError:
+    def _declined(self, why: object) -> InputError:
+        return InputError(f"the native engine does not compute this text: {why}; give --engine transformers")
+
+    def _trace(self, sentence: EncodedInput, layers: list[LayerTrace]) -> Trace:
         arrays = (array for item in layers for array in (item.q, item.k, item.v) if array is not None)
         if not all(map(_is_finite, arrays)):
-            return UnsupportedError("some of its numbers are not finite")
+            raise self._declined("some of its numbers are not finite")
         by_index = {item.layer: item for item in layers}
         tokens, recorded = sentence.tokens, tuple(by_index[index] for index in self.layers)
         forward = NativeForward(self.model, TokenIds.of(sentence), self._mask)

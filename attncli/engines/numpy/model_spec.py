@@ -195,6 +195,11 @@ class ModelWeights:
     def __contains__(self, name: str) -> bool:
         return self.prefix + name in self._store.names
 
+    def check_readable(self, names: Iterable[str]) -> None:
+        """Raise UnsupportedError for a tensor that is missing, or stored as no float of 16 or 32 bits."""
+        for name in names:
+            self._check(self.prefix + name)
+
     def unread(self, expected: Iterable[str]) -> set[str]:
         """Return the names, as in the checkpoint, of the tensors that are not expected."""
         return set(self._store.names) - {self.prefix + name for name in expected}
@@ -252,9 +257,9 @@ class ModelWeights:
             self._held[name] = to_float32(self._store.read(name))
         return self._held[name]
 
-    def _check(self, name: str, shape: tuple[int, ...]) -> None:
+    def _check(self, name: str, shape: tuple[int, ...] | None = None) -> None:
         stored = self._store.stored(name) if name in self._store.names else None
         if stored is None or stored.type not in ("F32", "F16", "BF16"):
             raise UnsupportedError(f"its weights have no {visible(name)} that it reads")
-        if stored.shape != shape:
+        if shape is not None and stored.shape != shape:
             raise wrong_shape(self._model, name, stored.shape, shape)

@@ -15,7 +15,7 @@ from attncli.encoding.encode import EncodedInput
 from attncli.encoding.graph_inputs import HIDDEN, IDS, MASK, PIXELS, padded_inputs, step_inputs
 from attncli.encoding.written_tokenizer import open_encoder
 from attncli.engines.onnx.runner import GraphRunner
-from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
+from attncli.engines.source import ON_REQUEST, OpenModel
 from attncli.errors import NotExposedError, UsageError
 from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace
@@ -28,7 +28,7 @@ class OnnxModel(OpenModel):
     """A model in ONNX files and its tokenizer, opened once; see `open_source` for the options and errors."""
 
     can_batch = False
-    parallel_from = PARALLEL_FROM_LATE  # the runtime computes on all cores already
+    parallel_from = ON_REQUEST
 
     def __init__(
         self, snapshot: Snapshot, layers: Indices, heads: Indices, *, kind: str | None, mask: str | None, special: bool,

@@ -16,7 +16,7 @@ from attncli.encoding import auto_tokenizer
 from attncli.encoding.chat import open_chat
 from attncli.encoding.encode import EncodedInput, InputEncoder
 from attncli.engines.predictor import Predictor
-from attncli.engines.source import PARALLEL_FROM_LATE, OpenModel
+from attncli.engines.source import ON_REQUEST, OpenModel
 from attncli.engines.torch import batch, load
 from attncli.engines.torch.configuration import attention_layers, head_count, instead, layer_count, other_layers
 from attncli.engines.torch.predictor import CutRuns, check_causal, check_no_future, continued
@@ -30,10 +30,6 @@ from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Provenance, Trace
 
 _log = logging.getLogger(__name__)
-_DIFFLLAMA = (
-    "diffllama subtracts the outputs of the second half of the heads, times a number of the layer, from those of the "
-    "first half; the weights are those before"
-)
 
 
 class Checkpoint(OpenModel):
@@ -47,7 +43,7 @@ class Checkpoint(OpenModel):
 
     can_batch = True
     reads: Mapping[str, str] = {}  # other inputs than text, for the source of a trace
-    parallel_from = PARALLEL_FROM_LATE  # its imports take seconds, and torch multiplies on all cores already
+    parallel_from = ON_REQUEST
 
     def __init__(
         self,
@@ -90,8 +86,7 @@ class Checkpoint(OpenModel):
         text_part = self.whole.get_submodule(self.part.path)
         self.model = text_part.base_model if generate else text_part
         unshown = (f"layer {index} has {instead(kind)}; it is not shown" for index, kind in missing.items())
-        about = [_DIFFLLAMA] if config.model_type == "diffllama" else []
-        self.notes = (*unshown, *about, *of_weights)
+        self.notes = (*unshown, *of_weights)
         self.encoder = reader(self.model)
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:

@@ -103,8 +103,6 @@ def _box_of(pixels: np.ndarray[Any, Any], width: int, height: int) -> Box:
 _BEFORE = {
     **dict.fromkeys(("beit", "clip_vision_model", "dinov2", "dinov2_with_registers", "dinov3_vit"), ("[CLS]",)),
     **dict.fromkeys(("internvl_vision", "vit"), ("[CLS]",)),
-    # Flat patches, in blocks that will be merged, and with the number of their rows and columns as an input.
-    **dict.fromkeys(("qwen2_vl_vision", "qwen2_5_vl_vision", "qwen3_vl_vision"), ()),
     **dict.fromkeys(("idefics3_vision", "siglip_vision_model", "smolvlm_vision"), ()),
     "deit": ("[CLS]", "[DISTILL]"),
 }
@@ -113,22 +111,6 @@ _BEFORE = {
 def _before(config: Any) -> tuple[str, ...]:
     registers = range(getattr(config, "num_register_tokens", 0))
     return *_BEFORE.get(config.model_type, ()), *(f"[REG{number}]" for number in registers)
-
-
-def _is_flat(config: Any) -> bool:
-    return config.model_type.startswith("qwen")
-
-
-def _flat_order(config: Any, sizes: Any) -> tuple[int, ...]:
-    """Return the position of each patch, row by row: patches come in blocks, and these perhaps in windows."""
-    side, (_, rows, columns) = config.spatial_merge_size, sizes[0].tolist()
-    blocks = np.arange(rows * columns // side**2)
-    if hasattr(config, "window_size"):
-        from transformers.vision_utils import get_vision_window_index
-
-        blocks = np.argsort(get_vision_window_index(sizes, side, config.window_size, config.patch_size)[0].numpy())
-    places = blocks.reshape(rows // side, -1, 1, 1) * side**2 + np.arange(side**2).reshape(side, side)
-    return tuple(places.transpose(0, 2, 1, 3).ravel().tolist())
 
 
 class VisionCheckpoint(Checkpoint):
@@ -147,8 +129,7 @@ class VisionCheckpoint(Checkpoint):
             )
         if inner is config:
             return TextModel(config, config)
-        reads = "hidden_states" if _is_flat(inner) else "pixel_values"
-        return find_tower(snapshot.model_name, config, inner, reads)
+        return find_tower(snapshot.model_name, config, inner, "pixel_values")
 
     def open_reader(self, special: bool, asks: bool) -> Callable[[Any], InputEncoder]:
         """Read the settings of the processor; see `Checkpoint`."""
@@ -173,14 +154,8 @@ def _read_alone(processor: Any, config: Any, text: str, encoder: InputEncoder) -
         if len(grids) > 1:
             notes += (f"{text}: the model reads {len(grids)} tiles apart; this is tile {number}",)
         grid = replace(grids[number], start=len(before), is_overview=False)
-        if _is_flat(config):
-            sizes = outputs["image_grid_thw"]
-            grid = replace(grid, order=_flat_order(config, sizes))
-            tensors = {"hidden_states": outputs["pixel_values"], "grid_thw": sizes}
-        else:
-            tensors = {"pixel_values": _tiles(outputs)[number : number + 1]}
-    named = {int(position): f"r{row}c{column}" for (row, column), position in np.ndenumerate(grid.positions)}
-    labels = [*before, *(named[position] for position in sorted(named))]
+        tensors = {"pixel_values": _tiles(outputs)[number : number + 1]}
+    labels = [*before, *(f"r{row}c{column}" for row, column in np.ndindex(grid.rows, grid.columns))]
     tokens = Tokens(Token(index, index, label, None, None, index < len(before)) for index, label in enumerate(labels))
     inputs, picture_inputs = {"input_ids": tokens.ids}, ((opened.picture,), (grid,), tensors)
     return EncodedInput(opened.picture.name, None, None, tokens, tokens, inputs, notes, 0, *picture_inputs)

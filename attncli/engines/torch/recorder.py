@@ -16,7 +16,7 @@ from attncli.engines.torch.attention_modules import Sublayer as Sublayer
 from attncli.engines.torch.attention_modules import find_attention_modules
 from attncli.errors import AttnError, InputError, NotExposedError, UsageError
 from attncli.masks.expressions import Expression, RuleMask
-from attncli.recording.call import AttentionCall, MaskArgument
+from attncli.recording.call import AttentionCall
 from attncli.recording.notes import Notes
 from attncli.recording.to_trace import to_layer
 from attncli.recording.watch import watching
@@ -140,7 +140,6 @@ class Recorder:
         self.calls: dict[Sublayer, AttentionCall] = {}
         self._run: tuple[Any, int | None] | None = None  # the module that ran last, and which of its runs it was
         self._sublayer: Sublayer | None = None
-        self._pending: list[AttentionCall] = []  # its calls
         self._failure: AttnError | None = None
         kinds = [kind for kind in kinds if request.kind in (None, kind)]
         self._requested = {(index, kind) for kind in kinds for index in modules.layers[kind] if index in request.layers}
@@ -161,20 +160,25 @@ class Recorder:
             yield
 
     def record(self, call: AttentionCall) -> None:
-        """Keep a call of a chosen layer until the next one of another module."""
+        """Record a call of a chosen layer; `finish` raises its error, as a watch only makes a note of it."""
         module = self._module(call.place.module or "")
         sublayer = self._modules.sublayer(module, {kind: len(order) for kind, order in self._order.items()})
         if id(module) not in self._own or sublayer is None:
             return
         run = module, None if call.slices is None else call.slices.forward
-        if run != self._run:
-            self._flush()
+        is_again = run == self._run
+        if not is_again:
             self._run, self._sublayer = run, sublayer
             self._order.setdefault(sublayer[1], []).append(sublayer[0])
-        if self._sublayer in self._requested:
-            # A copy: Nystromformer adds to it in place.
-            output = None if call.output is None else call.output.clone()
-            self._pending.append(replace(call, output=output, output_of="the output of the model's own attention"))
+        if self._sublayer is None or self._sublayer not in self._requested:
+            return
+        try:
+            if is_again:
+                several = f"layer {self._sublayer[0]} makes its weights of several softmaxes"
+                raise NotExposedError(f"{several}; attn reads one")
+            self._add(call, self._sublayer, getattr(module, "num_key_value_groups", 1))
+        except AttnError as error:
+            self._failure = self._failure or error
 
     def _module(self, name: str) -> Any:
         """Return the innermost attention module of those that a name leads through, or else the one of that name."""
@@ -183,23 +187,9 @@ class Recorder:
             path = path.rpartition(".")[0]
         return self._part.get_submodule(path or name)
 
-    def _flush(self) -> None:
-        """Record the module that ran last; `finish` raises the error, as a watch only makes a note of it."""
-        calls, self._pending = self._pending, []
-        if not calls:
-            return
-        assert self._sublayer is not None
-        assert self._run is not None
-        try:
-            self._add(calls, self._sublayer, getattr(self._run[0], "num_key_value_groups", 1))
-        except AttnError as error:
-            self._failure = self._failure or error
-
-    def _add(self, calls: Sequence[AttentionCall], sublayer: Sublayer, groups: int) -> None:
+    def _add(self, call: AttentionCall, sublayer: Sublayer, groups: int) -> None:
         index, kind = sublayer
         rows, columns = (side.stop for side in self._batch.whole.of(kind))
-        if (call := _windows_of(calls, rows) or _joined(calls)) is None:
-            raise NotExposedError(f"layer {index} makes its weights of several softmaxes; attn reads one")
         _, count, queries, keys = call.shape
         if (queries, keys) != (rows, columns):
             raise NotExposedError(
@@ -208,7 +198,7 @@ class Recorder:
             )
         if call.unsupported is not None:
             raise NotExposedError(f"layer {index}: attn cannot read {call.unsupported}")
-        call = _with_shared_keys(call, groups)
+        call = replace(_with_shared_keys(call, groups), output_of="the output of the model's own attention")
         if self._request.keeps_calls:
             self.calls[sublayer] = call
         if call.scale is not None:  # scores before the mask are derived, as of a fused kernel
@@ -220,7 +210,6 @@ class Recorder:
 
     def finish(self, architecture: str) -> None:
         """Raise NotExposedError unless every layer ran once, and in order, as far as the pass went."""
-        self._flush()
         if self._failure is not None:
             raise self._failure
         for kind, order in self._order.items():
@@ -252,50 +241,6 @@ def _with_shared_keys(call: AttentionCall, groups: int) -> AttentionCall:
     shared = {"k": k[:, ::groups], "v": v[:, ::groups]}
     is_shared = all(torch.equal(shared[name].repeat_interleave(groups, 1), getattr(call, name)) for name in shared)
     return replace(call, **shared) if is_shared else call  # type: ignore[arg-type]
-
-
-def _windows_of(calls: Sequence[AttentionCall], count: int) -> AttentionCall | None:
-    """Merge calls for consecutive windows, as of Qwen2.5-VL's vision tower; None unless they have `count` positions."""
-    sizes, sides = [call.shape[2] for call in calls], _sides(calls)
-    if sides is None or len(calls) == 1 or any(call.masks for call in calls):
-        return None
-    if sum(sizes) != count or sizes != [call.shape[3] for call in calls]:
-        return None
-    q, k, v, output = (torch.cat(side, dim=2) for side in sides)
-    window = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    masks = (MaskArgument("windows", (window[:, None] == window)[None, None], "attend"),)
-    shape = (*calls[0].shape[:2], count, count)
-    return replace(calls[0], shape=shape, masks=masks, q=q, k=k, v=v, output=output, scores=None, weights=None)
-
-
-def _joined(calls: Sequence[AttentionCall]) -> AttentionCall | None:
-    """Merge calls with the same scores, their values side by side; None if the scores differ.
-
-    DiffLlama weighs two values with one map, and so does LiLT, the text's and the layout's.
-    """
-    # The widest queries first: LiLT's text.
-    first, *rest = calls = sorted(calls, key=lambda call: 0 if call.q is None else -call.q.shape[-1])
-    if not rest:
-        return first
-    sides = _sides(calls)
-    if sides is None or not all(_has_same_scores(first, other) for other in rest):
-        return None
-    _, _, v, output = (torch.cat(side, dim=-1) for side in sides)
-    return replace(first, v=v, output=output)
-
-
-def _sides(calls: Sequence[AttentionCall]) -> list[list[torch.Tensor]] | None:
-    """Return the queries, keys, values and outputs of calls; None if one lacks any."""
-    sides = [[getattr(call, name) for call in calls] for name in ("q", "k", "v", "output")]
-    return None if any(tensor is None for side in sides for tensor in side) else sides
-
-
-def _has_same_scores(call: AttentionCall, other: AttentionCall) -> bool:
-    if call.scores is not None and other.scores is not None:
-        return torch.equal(call.scores.nan_to_num(), other.scores.nan_to_num())
-    kinds = {(each.scale, each.is_causal, len(each.masks)) for each in (call, other)}
-    sides: list[list[Any]] = [[each.q, each.k, *(mask.values for mask in each.masks)] for each in (call, other)]
-    return len(kinds) == 1 and all(map(torch.equal, *sides))
 
 
 def _following(layer: LayerTrace, mask: Expression) -> LayerTrace:

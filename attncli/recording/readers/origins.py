@@ -198,7 +198,7 @@ class Untracked:
     """Scores that are followed no further, or weights, which have a shape."""
 
     def __init__(self, shape: tuple[int, ...] | None = None) -> None:
-        self.shape, self.is_counted = shape, False
+        self.shape, self.is_noted = shape, False
 
 
 class SoftmaxCall:

@@ -97,20 +97,20 @@ class ThreadContext:
         if call.q is not None and not call.q.requires_grad:  # there is no cache in training
             projections = tuple(one for depth, one in self.outputs if depth == len(self.running) + 1)
         masks, ignored = tuple(map(with_line, call.masks)), tuple(map(with_line, call.ignored_masks))
-        is_recorded, module_id = self.is_recorded, 0
+        is_recorded, run = self.is_recorded, (0, 0)
         if self.running:
-            is_recorded, module_id = self.running[0].is_recorded, id(self.running[-1].module)
+            is_recorded, run = self.running[0].is_recorded, (id(self.running[-1].module), self.running[-1].number)
         call = replace(call, masks=masks, ignored_masks=ignored, slices=slices, projections=projections)
-        call = replace(call, is_recorded=is_recorded, module_id=module_id)
+        call = replace(call, is_recorded=is_recorded, run=run)
         kind = call.device.partition(":")[0]
         is_cast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
         with torch.autocast(kind, enabled=False) if is_cast else nullcontext(), self.watch.lock:
             self.watch.on_call(call)
 
-    def count_lost(self, shape: tuple[int, ...]) -> None:
-        """Count a softmax whose weights could not be followed from scores to values."""
+    def note_lost(self, shape: tuple[int, ...]) -> None:
+        """Note a softmax whose weights could not be followed from scores to values."""
         with self.watch.lock:
-            self.watch.notes.count_lost(str(self.place()), shape)
+            self.watch.notes.add_lost(str(self.place()), shape)
 
 
 def can_read_values() -> bool:

@@ -2,7 +2,7 @@
 
 Functions between these points are only recorded: whatever has as many numbers as scores or weights is taken for them;
 see `scores`. A softmax whose weights meet no values, of a classifier or a router, is no attention; one of queries and
-keys that cannot be followed to its values is counted. The lines that make masks are recorded too.
+keys that cannot be followed to its values is noted. The lines that make masks are recorded too.
 """
 
 from __future__ import annotations
@@ -120,13 +120,13 @@ class Softmax:
             if isinstance(origin, Scores) and origin.softmax is not None:
                 return self._meet(origin, origin.softmax, each, result)
             if isinstance(origin, Untracked) and origin.shape is not None:
-                if not origin.is_counted and _are_values(each, self._origins.get(each.right)):
-                    origin.is_counted = True
-                    self.context.count_lost(origin.shape)
+                if not origin.is_noted and _are_values(each, self._origins.get(each.right)):
+                    origin.is_noted = True
+                    self.context.note_lost(origin.shape)
                 return None
             if isinstance(origin, Scores) and origin.product.is_of_pairs:
                 if any(change.name in ("exp", "exp2") for change in origin.changes):  # a softmax that is written out
-                    return self.context.count_lost(tuple(each.left.shape))
+                    return self.context.note_lost(tuple(each.left.shape))
                 if _mixes_heads(origin, each):
                     return self._origins.put(result, Untracked())
         made = product_of(matmul, result, (self._origins.factor(matmul.left), self._origins.factor(matmul.right)))
@@ -148,7 +148,7 @@ class Softmax:
         if isinstance(origin, Untracked):
             others = [each for i, each in enumerate(weights.shape) if i not in (0, axis)]
             if origin.shape is None and weights.ndim > 2 and weights.shape[axis] > 1 and max(others) > 1:
-                self.context.count_lost(tuple(weights.shape))
+                self.context.note_lost(tuple(weights.shape))
         elif isinstance(origin, Scores):
             received, result = Held(tensor), Held(weights)
             if origin.joined is not None and (joined := origin.joined.tensor) is not None:
