@@ -30,7 +30,7 @@ def part_of(form: str, number: int, result: Trace | Tokenization | Ablation, sho
     if form in ("json", "jsonl"):
         from attncli.formats.documents import document_of
 
-        return iter([document_of(number, result, shown)])
+        return document_of(number, result, shown)
     from attncli.formats.columns import table_of
 
     table = table_of(number, result, shown)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import chain
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.errors import InputMismatchError, metadata_json
-from attncli.formats.json import dumps, plain
+from attncli.formats.json import array, dumps, plain
 from attncli.trace.tokenization import SCHEMA as TOKENS_SCHEMA
 from attncli.trace.tokenization import Tokenization
 from attncli.trace.trace import SCHEMA, Trace
@@ -36,15 +37,15 @@ if TYPE_CHECKING:
 _DEFAULT = ("scores", "mask", "weights", "metrics")
 _OF_TOP_KEYS = ("metrics",)  # where the heaviest keys stand in for the matrices
 _ARRAY_NAMES = {"next": "layer_output"}
-_MOST_CELLS = 10**7  # of a trace's document, which is held whole
+_MOST_CELLS = 10**8  # of a trace's document
 
 
-def document_of(number: int, result: Trace | Tokenization | Ablation, shown: Any) -> str:
-    """Return the document of a sentence: of its trace, its tokens, or the effects of cuts."""
+def document_of(number: int, result: Trace | Tokenization | Ablation, shown: Any) -> Iterator[str]:
+    """Return the pieces of the document of a sentence: of its trace, its tokens, or the effects of cuts."""
     if isinstance(result, Trace):
-        return dumps(_trace_document(number, result, shown))
+        return _trace_document(number, result, shown)
     if isinstance(result, Tokenization):
-        return dumps({
+        document = {
             "schema": TOKENS_SCHEMA,
             "sentence": number,
             **metadata_json(result.metadata),
@@ -54,15 +55,18 @@ def document_of(number: int, result: Trace | Tokenization | Ablation, shown: Any
             "length": len(result.tokens),
             "limit": result.limit,
             "tokens": list(result.as_dicts()),
-        })  # fmt: skip
-    return dumps(_ablation_document(number, result, shown.precision))
+        }
+        return iter([dumps(document)])
+    return iter([_ablation_document(number, result, shown.precision)])
 
 
 # --- traces ---
 
 
-def _trace_document(sentence: int, trace: Trace, view: View) -> dict[str, Any]:
-    """Return the document of a sentence's trace; rows are query tokens, columns key tokens, in the order listed.
+def _trace_document(sentence: int, trace: Trace, view: View) -> Iterator[str]:
+    """Return the document of a sentence's trace, a piece for each head.
+
+    Rows are query tokens, columns key tokens, in the order listed.
 
     Raises:
         InputMismatchError: its matrices have too many cells.
@@ -79,7 +83,7 @@ def _trace_document(sentence: int, trace: Trace, view: View) -> dict[str, Any]:
         if row in trace.predicted:  # the token that the model wrote after it
             query["predicted"] = _named(trace.predicted[row])
     following = [_named(each.token) | {"logit": each.logit, "logprob": each.logprob} for each in trace.next_tokens]
-    return {
+    before = {
         "schema": SCHEMA,
         "sentence": sentence,
         **metadata_json(trace.metadata),
@@ -89,8 +93,13 @@ def _trace_document(sentence: int, trace: Trace, view: View) -> dict[str, Any]:
         **({"next": following} if "next" in (view.show or ()) else {}),
         "query_tokens": queries,
         "key_tokens": keys,
-        "layers": [_layer(trace, layer, cells, view) for layer, cells in layers],
     }
+    return _object(before, "layers", (_layer(trace, layer, cells, view) for layer, cells in layers))
+
+
+def _object(members: dict[str, Any], last: str, items: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Return the pieces of an object whose last member is an array of pieces."""
+    return chain([f'{dumps(members)[:-1]},"{last}":'], array(items), "}")
 
 
 def _described(trace: Trace) -> dict[str, Any]:
@@ -105,7 +114,7 @@ def _named(token: Token) -> dict[str, Any]:
     return {"id": token.id, "text": token.text}
 
 
-def _layer(trace: Trace, layer: LayerTrace, cells: Cells, view: View) -> dict[str, Any]:
+def _layer(trace: Trace, layer: LayerTrace, cells: Cells, view: View) -> Iterator[str]:
     parts = view.parts(_DEFAULT if view.top_keys is None else _OF_TOP_KEYS)
     members = {
         "layer": layer.label,
@@ -119,39 +128,44 @@ def _layer(trace: Trace, layer: LayerTrace, cells: Cells, view: View) -> dict[st
     arrays = {"embeddings": layer.inputs[cells.rows]} if "embeddings" in parts and layer.inputs is not None else {}
     if "output" in parts and (projected := layer.projected(cells.rows)) is not None:
         arrays["projected"] = projected
-    heads = [_head(trace, layer, head, view, cells, parts - layer.missing) for head in layer.heads]
-    return members | plain(arrays | {"heads": heads}, view.precision)
+    heads = (_head(trace, layer, head, view, cells, parts - layer.missing) for head in layer.heads)
+    return _object(members | plain(arrays, view.precision), "heads", heads)
 
 
 def _head(
     trace: Trace, layer: LayerTrace, index: int, view: View, cells: Cells, parts: frozenset[str]
-) -> dict[str, Any]:
+) -> Iterator[str]:
+    """Yield the pieces of a head's object, one for each of its matrices."""
     from attncli.analysis.metrics import head_metrics
 
     head, columns = layer.head(index, cells.rows), cells.of_columns
-    members: dict[str, Any] = {"head": layer.head_label(index)}
+
+    def member(name: str, value: Any) -> str:
+        return f',"{name}":{dumps(value, view.precision)}'
+
+    yield f'{{"head":{dumps(layer.head_label(index))}'
     if view.top_keys is not None:  # by their index in the sequence, heaviest first
-        members["top_keys"] = [
+        yield member("top_keys", [
             {"keys": [cells.columns[place] for place in places.tolist()], layer.measure: weights}
             for places, weights in head.top_keys(columns, view.top_keys)
-        ]
+        ])  # fmt: skip
     for part in ("q", "k", "v"):
         if part in parts:
-            members[part] = getattr(head, part) if part == "q" else getattr(head, part)[columns]
+            yield member(part, getattr(head, part) if part == "q" else getattr(head, part)[columns])
     for part in ("scores", "mask", "weights"):
         if part in parts:
-            members[layer.measure if part == "weights" else part] = getattr(head, part)[:, columns]
+            yield member(layer.measure if part == "weights" else part, getattr(head, part)[:, columns])
     if "output" in parts:
-        members["output"] = head.output
+        yield member("output", head.output)
     if "metrics" in parts:  # which describe the whole head, whichever of its rows are shown
         all_rows = head if len(head.queries) == layer.num_queries else layer.head(index)
-        members["metrics"] = head_metrics(trace, layer, all_rows)
-    return members
+        yield member("metrics", head_metrics(trace, layer, all_rows))
+    yield "}"
 
 
-def _ablation_document(sentence: int, ablation: Ablation, precision: int | None) -> dict[str, Any]:
+def _ablation_document(sentence: int, ablation: Ablation, precision: int | None) -> str:
     numbers = {name: getattr(ablation, name) for name in ("before", "after", "change", "direct")}
-    return {
+    return dumps({
         "schema": "attncli.ablation/1",
         "sentence": sentence,
         **metadata_json(ablation.metadata),
@@ -169,7 +183,7 @@ def _ablation_document(sentence: int, ablation: Ablation, precision: int | None)
         "with": None if ablation.edges else ablation.choice.with_,
         "edges": None if ablation.edges is None else _edge_counts(ablation),
         "heads": [plain(head._asdict(), precision) for head in ablation.heads],
-    }
+    })  # fmt: skip
 
 
 def _edge_counts(ablation: Ablation) -> dict[str, Any]:
@@ -223,11 +237,13 @@ def what_was_read(subject: MaskGrid) -> dict[str, Any]:
     }
 
 
-def write_masks(subjects: Sequence[MaskGrid], more: Sequence[dict[str, Any]] | None = None) -> str:
-    """Return one document for one mask; an array for masks that differ by head, or with `more` members of each."""
+def write_masks(subjects: Sequence[MaskGrid], more: Sequence[dict[str, Any]] | None = None) -> Iterator[str]:
+    """Yield one document for one mask; an array for masks that differ by head, or with `more` members of each."""
     pairs = zip(subjects, [{}] * len(subjects) if more is None else more, strict=True)
-    masks = [_mask(subject, plane, extra) for subject, extra in pairs for plane in range(len(subject.allowed))]
-    return dumps(masks if more is not None or len(masks) > 1 else masks[0]) + "\n"
+    planes = [(subject, plane, extra) for subject, extra in pairs for plane in range(len(subject.allowed))]
+    documents = ([dumps(_mask(*each))] for each in planes)
+    yield from array(documents, ",\n") if more is not None or len(planes) > 1 else next(documents)
+    yield "\n"
 
 
 def _mask(subject: MaskGrid, plane: int, extra: dict[str, Any]) -> dict[str, Any]:
@@ -329,10 +345,11 @@ def write_pairs(report: PairReport, precision: int | None) -> str:
 # --- why ---
 
 
-def write_why(trace: Trace, explained: Explained, precision: int | None) -> str:
-    """Return one document for one cell or row; an array of them for several heads or layers."""
-    documents = [_why(trace, each, precision) for each in explained]
-    return dumps(documents if len(documents) > 1 else documents[0]) + "\n"
+def write_why(trace: Trace, explained: Explained, precision: int | None) -> Iterator[str]:
+    """Yield one document for one cell or row; an array of them for several heads or layers."""
+    documents = ([_why(trace, each, precision)] for each in explained)
+    yield from array(documents, ",\n") if len(explained) > 1 else next(documents)
+    yield "\n"
 
 
 def write_composition(composition: Composition, precision: int | None) -> str:
@@ -361,11 +378,11 @@ def _place(row: AttentionRow) -> dict[str, Any]:
     }
 
 
-def _why(trace: Trace, shown: AttentionRow | AttentionCell, precision: int | None) -> dict[str, Any]:
+def _why(trace: Trace, shown: AttentionRow | AttentionCell, precision: int | None) -> str:
     row, members = (shown.row, _cell(shown)) if isinstance(shown, AttentionCell) else (shown, _row(shown))
     # Entries of the whole row: the sink's logit and weight, and the length of the output.
     totals = {name: getattr(row, name) for name in ("sink", "sink_weight", "output_norm")}
-    return {"schema": "attncli.why/1", **_described(trace), **_place(row), **plain(members | totals, precision)}
+    return dumps({"schema": "attncli.why/1", **_described(trace), **_place(row), **plain(members | totals, precision)})
 
 
 def _row(row: AttentionRow) -> dict[str, Any]:

@@ -62,11 +62,8 @@ def write_array(results: Parts) -> Iterator[str]:
     is_array = len(first) > 1 or bool(errors) or any(isinstance(result, Failure) for _, result in first)
     documents = (result for _, result in chain(first, waiting) if not isinstance(result, Failure))
     if first:
-        yield "[" * is_array
-        for number, document in enumerate(documents):
-            yield ",\n" * bool(number)
-            yield from document
-        yield "]\n" if is_array else "\n"
+        yield from array(documents, ",\n") if is_array else chain.from_iterable(documents)
+        yield "\n"
     for error in errors:
         raise error
 
@@ -77,3 +74,13 @@ def write_each(results: Parts) -> Iterator[str]:
         if not isinstance(result, Failure):
             yield from result
             yield "\n"
+
+
+def array(items: Iterable[Iterable[str]], comma: str = ",") -> Iterator[str]:
+    """Yield the pieces of an array, given those of its items."""
+    opening = "["
+    for item in items:
+        yield opening
+        yield from item
+        opening = comma
+    yield "]" if opening != "[" else "[]"

@@ -124,7 +124,7 @@ def show(
     if output.chosen() == "json":
         from attncli.formats.documents import write_masks
 
-        environment.write([write_masks([subject])], output.file)
+        environment.write(write_masks([subject]), output.file)
         return
     _draw(environment, output, "show", name, lambda view: view.shown(subject), [subject], colormap)
 
@@ -275,7 +275,7 @@ def model(
         from attncli.formats.documents import write_masks
 
         described = [_described(*mask) for mask in masks]
-        environment.write([write_masks([_grid(mask) for _, _, mask in masks], described)], output.file)
+        environment.write(write_masks([_grid(mask) for _, _, mask in masks], described), output.file)
         return
     named = [_named(mask) for _, _, mask in masks]
 

@@ -75,7 +75,7 @@ def why(
         from attncli.formats.documents import write_composition, write_why
 
         written = write_why(trace, explained, precision) if split is None else write_composition(split, precision)
-        environment.write([written], output.file)
+        environment.write(written, output.file)
         return
     from attncli.render.bars import TableFormat
     from attncli.render.why import CompositionPage, WhyPage
