@@ -9,13 +9,13 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from attncli.errors import ExitCode, InputError
 from attncli.signals import OnInterrupt
-from attncli.text import visible
+from attncli.text import print_note, visible
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,31 +63,34 @@ def check_folder(path: Path) -> None:
 
 
 @contextmanager
-def atomic_write(path: str | Path) -> Iterator[Path]:
+def atomic_write(path: str | Path, suffix: str | None = None) -> Iterator[Path]:
     """Write a file atomically: give the path of a side file, which is renamed to `path` when the block succeeds.
 
-    A pipe, a device or an open stream is given itself; a link is followed.
+    A pipe, a device or an open stream is given itself; a link is followed. A side file with a `suffix` stays when the
+    block fails, unless it is empty, and one run at a time may write it.
 
     Raises:
-        InputError: the folder does not exist or cannot be written to.
+        InputError: the folder does not exist or cannot be written to, or another run is writing the side file.
     """
     target = Path(path)
     try:
         if is_stream_path(target):
-            yield target
+            with _reader_of(target):
+                yield target
             return
         final = Path(os.path.realpath(target)) if target.is_symlink() else target
         if final.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         check_folder(final)
         # Every run has its own, also one with the same process id in another container.
-        aside = final.with_name(f".attn-{os.urandom(6).hex()}.tmp")
+        aside = final.with_name(final.name + suffix if suffix else f".attn-{os.urandom(6).hex()}.tmp")
 
         def discard() -> None:
             with suppress(OSError):
-                aside.unlink()
+                if suffix is None or aside.stat().st_size == 0:
+                    aside.unlink()
 
-        with OnInterrupt(discard):
+        with nullcontext() if suffix is None else file_lock(aside), OnInterrupt(discard):
             try:
                 yield aside
                 with suppress(FileNotFoundError):  # with the permissions of the file that it replaces
@@ -102,9 +105,9 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_write_text(path: str | Path) -> Iterator[IO[str]]:
+def atomic_write_text(path: str | Path, suffix: str | None = None) -> Iterator[IO[str]]:
     """Like `atomic_write`, opened for UTF-8 text."""
-    with atomic_write(path) as aside, open(aside, "w", encoding="utf-8", newline="") as stream:
+    with atomic_write(path, suffix) as aside, open(aside, "w", encoding="utf-8", newline="") as stream:
         yield stream
 
 
@@ -112,6 +115,23 @@ def is_stream_path(path: Path) -> bool:
     """Return whether a path is a pipe, a device or an open stream, which is written to and never replaced."""
     is_open = str(path).startswith(_DESCRIPTORS)
     return is_open or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path))
+
+
+@contextmanager
+def _reader_of(path: Path) -> Iterator[None]:
+    """Hold a named pipe open; a note names it until it has a reader."""
+    if str(path).startswith(_DESCRIPTORS) or not path.is_fifo():
+        yield
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        print_note(f"nobody reads {visible(str(path))} yet; waiting for a reader (Ctrl-C ends)")
+        descriptor = os.open(path, os.O_WRONLY)
+    with os.fdopen(descriptor):
+        yield
 
 
 @contextmanager
@@ -132,10 +152,11 @@ def file_lock(aside: Path) -> Iterator[None]:
             try:
                 flock(file, LOCK_EX | LOCK_NB)
             except BlockingIOError:
-                raise InputError(f"{visible(str(aside))} is being written by another run; wait for it") from None
+                name = visible(str(aside))
+                raise InputError(f"{name} is being written by another run; wait, or give another file") from None
             except OSError:  # a file system without locks
                 pass
-            # The run that held the lock may have removed the file.
+            # The run that held the lock may have renamed the file: what was opened is its result.
             if aside.exists() and os.path.samestat(os.fstat(file.fileno()), aside.stat()):
                 yield
                 return

@@ -59,7 +59,7 @@ def test_a_file_that_cannot_grow_leaves_what_was_there(ending: str, tmp_path: Pa
     assert ran.stderr.startswith(f"attn: cannot write {out}: ")
     assert "File too large" in ran.stderr
     assert out.read_text() == "what was there"
-    assert list(tmp_path.iterdir()) == [out]
+    assert {file.name for file in tmp_path.iterdir()} <= {out.name, f"{out.name}.part"}
 
 
 def test_a_folder_that_vanishes_or_takes_no_file(tmp_path: Path) -> None:
@@ -81,6 +81,25 @@ def test_a_folder_that_vanishes_or_takes_no_file(tmp_path: Path) -> None:
     }.items():
         ran = program("inspect", "a", "-o", tmp_path / command)
         assert (ran.returncode, ran.stdout, ran.stderr) == (5, "", f"attn: cannot write {tmp_path / command}: {why}\n")
+
+
+def test_a_stream_has_one_writer_at_a_time(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    first = started(out)
+    ran = program("inspect", "an arrow", "-o", out)
+    assert (ran.returncode, ran.stdout) == (5, "")
+    assert ran.stderr == f"attn: {out}.part is being written by another run; wait, or give another file\n"
+    assert finished(first) == (0, "")
+    assert [json.loads(line)["text"] for line in out.read_text().splitlines()] == ["time flies"]
+    out.unlink()
+    # One that was killed holds nothing, whatever it has written.
+    second = started(out)
+    second.kill()
+    finished(second)
+    (tmp_path / "out.jsonl.part").write_bytes(b"")
+    assert program("inspect", "an arrow", "-o", out).returncode == 0
+    assert [json.loads(line)["text"] for line in out.read_text().splitlines()] == ["an arrow"]
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_pipes_and_devices_are_written_to_and_stay(attn: Run, tmp_path: Path) -> None:
@@ -118,3 +137,13 @@ def test_a_link_is_followed_and_permissions_are_kept(tmp_path: Path) -> None:
         assert shell(f"cd {tmp_path}; umask 077; attn inspect a {option}").returncode == 0
         assert stat.S_IMODE((tmp_path / option.split()[1]).stat().st_mode) == 0o600
     assert list((tmp_path / "elsewhere").iterdir()) == [real]
+
+
+@pytest.mark.parametrize("name", ["pipe.jsonl", "pipe.svg"])
+def test_a_pipe_without_a_reader_is_named_and_waited_for(tmp_path: Path, name: str) -> None:
+    pipe = tmp_path / name
+    os.mkfifo(pipe)
+    with subprocess.Popen([*ATTN, "inspect", "a b", "-o", str(pipe)], stderr=subprocess.PIPE) as run:
+        assert run.stderr.readline() == f"attn: nobody reads {pipe} yet; waiting for a reader (Ctrl-C ends)\n".encode()
+        assert pipe.read_bytes()
+        assert (run.wait(), run.stderr.read()) == (0, b"")

@@ -272,15 +272,18 @@ class Environment:
         return path is None and self._data.isatty()
 
     @contextmanager
-    def output(self, path: Path | None) -> Iterator[IO[str]]:
-        """Give the stream that data goes to: standard output, or a file that appears when it is whole."""
+    def output(self, path: Path | None, is_stream: bool = False) -> Iterator[IO[str]]:
+        """Give the stream that data goes to: standard output, or a file that appears when it is whole.
+
+        With `is_stream` the file grows by whole lines, in `path.part`, as the data comes.
+        """
         if path is None or str(path) == "/dev/stdout":
             yield self._data
             self._data.flush()
             return
         from attncli.files import atomic_write_text
 
-        with atomic_write_text(path) as stream:
+        with atomic_write_text(path, ".part" if is_stream else None) as stream:
             yield stream
 
     def write(self, content: Iterable[str] | bytes, path: Path | None = None) -> None:
@@ -408,7 +411,7 @@ class ProgressBar:
     """
 
     def __init__(self, total: int | None, is_hidden: bool) -> None:
-        self._total, self._last = total, 0
+        self._total, self._last, self.count = total, 0, 0
         self._bar: Progress | None = None
         if not is_hidden and total != 1:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
@@ -419,7 +422,7 @@ class ProgressBar:
     def advance(self, number: int) -> None:
         """Count a result; the bar is there from the first one on."""
         step = number - self._last if number > self._last else number  # another file begins anew
-        self._last = number
+        self._last, self.count = number, self.count + step
         if self._bar is not None:
             if not self._bar.tasks:
                 self._bar.start()
@@ -430,3 +433,11 @@ class ProgressBar:
         """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
+
+    def stopped(self, hint: str) -> str:
+        """Return a note on a run that a signal stops, with a hint at its results; empty without results."""
+        if not (self.count or hint) or self._total == 1:
+            return ""
+        of = "" if self._total is None else f" of {self._total:,}"
+        count = f"stopped after {self.count:,}{of} sentences" if self.count else "stopped"
+        return "; ".join(filter(None, (count, hint)))

@@ -6,8 +6,8 @@ Failures of sentences are printed on stderr between the results, and counted.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from itertools import chain, islice, starmap
 from typing import TYPE_CHECKING, Any, Generic, cast
 
@@ -218,6 +218,7 @@ class ResultStream(Generic[Value]):
 
     Attributes:
         failures: number of failed sentences so far.
+        hint: returns where the results of a run that is stopped are, given how many sentences are done.
     """
 
     def __init__(
@@ -233,14 +234,16 @@ class ResultStream(Generic[Value]):
         draws: bool = False,
     ) -> None:
         self.failures = 0
+        self.hint: Callable[[int], str] = lambda _: ""
         self._environment, self._is_alone, self._raises = environment, is_alone, raises or is_alone
         self._results, self._warns_once, self._draws = results, warns_once, draws
         self._warned: set[str] = set()
-        self._has_value = False
+        self._has_value, self._running = False, ExitStack()
+        self._running.enter_context(OnInterrupt(self._note_stopped))
         self._bar = ProgressBar(total, shares_terminal or not environment.has_live_stderr())
         environment.enter(closing(results))
         environment.enter(closing(self._bar))
-        environment.enter(OnInterrupt(self._bar.close))
+        environment.enter(self._running)
 
     def __iter__(self) -> ResultStream[Value]:
         return self
@@ -264,6 +267,7 @@ class ResultStream(Generic[Value]):
         return number, value
 
     def _finish(self) -> None:
+        self._running.close()
         self._bar.close()
         if (more := len(self._warned) - _MAX_WARNINGS) > 0:
             self._environment.note(f"{more} more warnings; attn inspect prints them all")
@@ -280,6 +284,11 @@ class ResultStream(Generic[Value]):
             prefix = "" if self._is_alone else f"sentence {number}: "
             for warning in warnings:
                 self._environment.note(f"warning: {prefix}{warning}")
+
+    def _note_stopped(self) -> None:
+        self._bar.close()
+        if note := self._bar.stopped(self.hint(self._bar.count)):
+            self._environment.note(note)
 
     def values(self) -> Iterator[tuple[int, Value]]:
         """Return those that are no failures."""
@@ -345,8 +354,8 @@ def write_results(
 
     `shown`, a view of traces, `tokens` or `cuts`, decides the columns of rows. Parquet has a file.
     """
-    from attncli.files import atomic_write
-    from attncli.formats import joined
+    from attncli.files import atomic_write, is_stream_path
+    from attncli.formats import STREAMS, joined
 
     types = _types(form, shown)
     if form == "parquet":
@@ -355,7 +364,9 @@ def write_results(
         with atomic_write(check_parquet(path)) as aside, open(aside, "wb") as sink:
             write_parquet(results, types, sink)
         return
-    with environment.output(path) as stream:
+    if path is not None and form in STREAMS and not is_stream_path(path):
+        results.hint = lambda count: f"{path}.part has their results" if count else ""
+    with environment.output(path, is_stream=form in STREAMS) as stream:
         for piece in joined(form, results, types):
             stream.write(piece)
             stream.flush()
@@ -402,6 +413,7 @@ def write_folder(
             opened = writer.open(lambda: results_of)
             results = run(writer, shards, workers_on_device(load, workers), opened, parallel_from)
         stream = ResultStream(environment, results, total=texts.last_number, is_alone=False, warns_once=True)
+        stream.hint = lambda _: summary.kept()
         for _, part in stream.values():
             if part is not None:
                 summary.add(part)

@@ -148,6 +148,12 @@ class DatasetSummary:
         self.before += part.was_there
         self.sentences += part.sentences
 
+    def kept(self) -> str:
+        """Return a note on the output of a stopped run, and on how to resume it."""
+        count = len([*self.folder.glob("part-*")])
+        what = f"{_shown(str(self.folder))} has {plural(count, 'part')}; run the same command again to resume"
+        return what if count else "no part was written yet"
+
     def __str__(self) -> str:
         there = f", {self.before} of them there before" if self.before else ""
         parts = f"{plural(self.sentences, 'sentence')} in {plural(len(self.names), 'part')}"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FIGURES = frozenset({"pdf", "png"})  # of maps alone, by matplotlib
 DRAWN = FIGURES | {"table", "svg", "html"}  # the view of a terminal, where `table` ends in .txt, or the page of inspect
+STREAMS = frozenset({"jsonl", "tsv", "csv"})  # whole lines at any moment, so that an interrupted file is still of use
 DATASETS = ("parquet", "jsonl", "tsv", "csv")  # which a folder of parts may be of
 FORMATS = DRAWN | {"json", *DATASETS}
 

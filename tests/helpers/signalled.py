@@ -1,5 +1,6 @@
 """A run of the program that a signal ends at a moment of its own."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -8,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 ATTN = [sys.executable, "-m", "attncli"]
+# of several
+STOPPED = re.compile(r"attn: stopped after \d+( of \d+)? sentences?(; .*\.part has their results)?\n")
 
 
 def ended(arguments: list[str], number: signal.Signals, delay: float) -> tuple[int, bytes, float]:
