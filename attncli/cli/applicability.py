@@ -152,7 +152,7 @@ TABLE: dict[str, list[tuple[set[str] | str, Callable[[CommandLine], Any], str]]]
         (
             "words norms rollout mean top_keys",
             lambda run: run.command == "inspect" and run.form == "html",
-            "html, whose page holds all weights as they are; give svg",
+            "html, whose page holds all weights as they are; give svg or md",
         ),
         ("top_keys", lambda run: run.is_figure, "a figure, whose maps show every key; give svg without --size"),
         (

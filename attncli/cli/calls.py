@@ -31,7 +31,7 @@ class CallRun:
     def __init__(
         self,
         stderr: Environment,
-        output: options.OutputOptions,
+        output: options.StderrOutput,
         expect: list[str],
         place: str | None,
         save: Path | None,
@@ -105,7 +105,7 @@ class ProofRun:
     """A program whose models are run again with other inputs."""
 
     def __init__(
-        self, stderr: Environment, output: options.OutputOptions, claim: str, lengths: list[int] | None, no_fail: bool
+        self, stderr: Environment, output: options.StderrOutput, claim: str, lengths: list[int] | None, no_fail: bool
     ) -> None:
         self._stderr, self._form, self._output, self._no_fail = stderr, _form_of(output), _absolute(output), no_fail
         self._prover = Prover(claim, lengths)
@@ -138,7 +138,7 @@ class ProofRun:
         return ExitCode.OK if is_proved or self._no_fail else ExitCode.FINDINGS
 
 
-def _form_of(output: options.OutputOptions) -> str:
+def _form_of(output: options.StderrOutput) -> str:
     """Return the format of what is shown, and import its writers before the program's folder comes first on the path.
 
     Raises:
@@ -152,7 +152,7 @@ def _form_of(output: options.OutputOptions) -> str:
     return form
 
 
-def _absolute(output: options.OutputOptions) -> options.OutputOptions:
+def _absolute(output: options.StderrOutput) -> options.StderrOutput:
     """Return an output whose file stays where it is if the program goes to another folder."""
     return output.changed(output=None if output.file is None else str(output.file.absolute()))
 

@@ -97,8 +97,9 @@ class PictureFile:
 
     height = None
 
-    def __init__(self, color: str = "auto", width: int | None = None) -> None:
-        self._tier = "blocks" if color == "never" else "truecolor"
+    def __init__(self, chosen: str, color: str = "auto", width: int | None = None) -> None:
+        self._chosen = chosen
+        self._tier = "blocks" if chosen == "md" or color == "never" else "truecolor"
         self.width = width or PAGE_WIDTH
         self.table_width = width
         self._drawings: list[Drawing] = []
@@ -116,10 +117,10 @@ class PictureFile:
         self._drawings.append(draw(renderables, self.palette("viridis").shortened(title, self.width), self.width))
 
     def written(self, name: str) -> Iterator[str]:
-        """Yield the SVG of all views; `name` is the command."""
-        from attncli.formats.pictures import write_svg
+        """Yield the document of all views; `name` is the command."""
+        from attncli.formats import picture_writer
 
-        return write_svg(self._drawings, name)
+        return picture_writer(self._chosen)(self._drawings, name)
 
 
 def measured_size(stream: IO[str]) -> tuple[int, int]:
@@ -307,12 +308,12 @@ class Environment:
         width: int | None = None,
         is_all: bool = False,
     ) -> Iterator[Terminal | PictureFile]:
-        """Yield an output for views, a table or svg; a picture, under a name, is written after all of them.
+        """Yield an output for views in one of `formats.DRAWN`; a picture, under a name, is written after all of them.
 
         With `is_all` it shows everything, beyond the size of a screen; a terminal shows that in a pager.
         """
         if chosen != "table":
-            yield (picture := PictureFile(color or "auto", width))
+            yield (picture := PictureFile(chosen, color or "auto", width))
             self.write(picture.written(name), path)
             return
         with self.output(path) as stream, ExitStack() as stack:

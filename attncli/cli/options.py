@@ -381,7 +381,7 @@ class OutputOptions(Options):
         "Set the columns of a line. Default: the terminal's.", "N", rare=True, env=True, low=40, high=100_000
     )
     all_: bool = view_option("Show everything; in a terminal through $PAGER.")
-    format_: Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg"] | None = _FORMAT
+    format_: Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md"] | None = _FORMAT
     output: str | None = output_option("Write to a file; its ending sets the format.", "FILE", "-o")
 
     @cached_property
@@ -429,7 +429,7 @@ class OutputOptions(Options):
 class TableOutput(OutputOptions):
     """Output of rows."""
 
-    format_: Literal["table", "json", "tsv", "csv", "parquet", "svg"] | None = _FORMAT
+    format_: Literal["table", "json", "tsv", "csv", "parquet", "svg", "html", "md"] | None = _FORMAT
 
 
 class TraceOutput(OutputOptions):
@@ -438,7 +438,7 @@ class TraceOutput(OutputOptions):
     output: str | None = output_option("Write to a file, whose ending is its format, or a folder.", "PATH", "-o")
 
 
-_WithFigures = Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "pdf", "png", "html"]
+_WithFigures = Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "pdf", "png", "html", "md"]
 
 
 class InspectOutput(TraceOutput):
@@ -447,16 +447,22 @@ class InspectOutput(TraceOutput):
     format_: _WithFigures | None = _FORMAT  # type: ignore[assignment]  # there are more of them
 
 
+class StderrOutput(OutputOptions):
+    """Output of findings in a program, whose standard output is its own, or of its attention over training."""
+
+    format_: Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md"] | None = _FORMAT
+
+
 class DocumentOutput(OutputOptions):
     """Output of a single document."""
 
-    format_: Literal["table", "json", "svg"] | None = _FORMAT
+    format_: Literal["table", "json", "svg", "html", "md"] | None = _FORMAT
 
 
 class PictureOutput(OutputOptions):
     """Output of views only."""
 
-    format_: Literal["table", "svg"] | None = _FORMAT
+    format_: Literal["table", "svg", "html", "md"] | None = _FORMAT
 
 
 def _show_every_option(context: Context, is_wanted: bool) -> None:

@@ -1,9 +1,13 @@
-"""Drawn views as SVG, and as HTML of a notebook: Rich's exports of a recording console, which load nothing."""
+"""Drawn views as SVG, HTML and Markdown: Rich's exports of a recording console, in documents that load nothing.
+
+Markdown is a fenced block a view: its tables would lose the alignment of numbers, the shades, and all of a map.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import NamedTuple
@@ -69,6 +73,11 @@ def _title_of(drawings: Sequence[Drawing], name: str) -> str:
     return f"{name}: {titles[0]}{more}" if titles else name
 
 
+def _literally(text: str) -> str:
+    """Return text as markup in a form whose braces Rich fills in."""
+    return escape(text).replace("{", "{{").replace("}", "}}")
+
+
 _SVG = f"""\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{height}}" width="{{width}}" height="{{height}}">
 <title>TITLE</title>
@@ -89,8 +98,42 @@ def write_svg(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
     for drawing in drawings:
         title = [[Segment(drawing.title, BOLD)], []] if drawing.title and len(drawings) > 1 else []
         lines += [*([[], []] if lines else []), *title, *drawing.block.lines]
-    form = _SVG.replace("TITLE", escape(_title_of(drawings, name)).replace("{", "{{").replace("}", "}}"))
+    form = _SVG.replace("TITLE", _literally(_title_of(drawings, name)))
     yield _recorded([*lines, []]).export_svg(theme=THEME, code_format=form, unique_id="attn")
+
+
+_PAGE = f"""\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light">
+<title>TITLE</title>
+<style>
+body {{ margin: 1.5rem; background: #ffffff; color: #000000; }}
+h1 {{ color: {FAINT}; font: 1rem system-ui, sans-serif; }}
+h2 {{ font: bold 1rem system-ui, sans-serif; overflow-wrap: anywhere; }}
+pre {{ overflow-x: auto; font: 15px/17px {FONTS}; -webkit-print-color-adjust: exact; print-color-adjust: exact; }}
+</style>
+</head>
+<body>
+<main>
+<h1>NAME</h1>
+"""
+# A view wider than the window scrolls by itself, and by keyboard once it has the focus.
+_VIEW = '<pre role="region" aria-label="{label}" dir="ltr" translate="no" tabindex="0">\n{{code}}</pre>\n'
+
+
+def write_html(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
+    """Yield the page of all views, one below the other: text that can be selected and searched, no script."""
+    yield _PAGE.replace("NAME", escape(name)).replace("TITLE", escape(_title_of(drawings, name)))
+    for drawing in drawings:
+        if drawing.title:
+            yield f'<h2 dir="auto" translate="no">{escape(drawing.title)}</h2>\n'
+        form = _VIEW.format(label=_literally(drawing.title or "view"))
+        yield _recorded(drawing.block.lines).export_html(theme=THEME, code_format=form, inline_styles=True)
+    yield "</main>\n</body>\n</html>\n"
 
 
 _NOTEBOOK = f"""\
@@ -110,3 +153,21 @@ def notebook_html(drawing: Drawing) -> str:
     console = _recorded(drawing.block.lines, faint="#767676")  # legible on light and dark
     name = "attn-" + hashlib.sha256(console.export_html(theme=THEME, clear=False).encode()).hexdigest()[:8]
     return console.export_html(theme=THEME, code_format=_NOTEBOOK.replace("NAME", name))
+
+
+def write_markdown(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
+    """Yield all views, one below the other, each under a heading."""
+    for number, drawing in enumerate(drawings):
+        text = "\n".join("".join(segment.text for segment in line) for line in drawing.block.lines)
+        fence = "`" * max(3, _longest(text) + 1)
+        title, ticks = drawing.title, "`" * (_longest(drawing.title) + 1)
+        # In a code span nothing is markup, a mention, a link or HTML.
+        blank = " " if title[:1] in " `" or title[-1:] in " `" else ""
+        heading = f"{ticks}{blank}{title}{blank}{ticks}" if title else name
+        yield "\n" if number else ""
+        yield f"## {heading}\n\n{fence}text\n{text}\n{fence}\n"
+
+
+def _longest(text: str) -> int:
+    """Return the length of the longest run of backticks."""
+    return max(map(len, re.findall(r"`+", text)), default=0)

@@ -277,7 +277,7 @@ def test_a_healthy_checkpoint_is_summed_up_and_the_library_gives_what_the_comman
         (["check", "-m", "MINILM", "--layer", "9"], 2, "out of range"),
         (["check", "-m", "MINILM", "--ids"], 2, '--ids needs a text of token ids: attn check … --ids "101 2051 102"'),
         (["check", "-m", "MINILM", "time " * 600], 5, "reads at most 512"),
-        (["check", "-m", "MINILM", "-o", "found.tsv"], 2, "ending in .json, .svg or .txt"),
+        (["check", "-m", "MINILM", "-o", "found.tsv"], 2, "ending in .json, .svg, .html, .md or .txt"),
         (["check", "-m", "MINILM", "--target", "a b"], 2, "--target needs an encoder-decoder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

@@ -117,6 +117,6 @@ def test_positions_are_those_of_the_papers(attn: Run) -> None:
 def test_words_without_quotes_are_one_sentence_and_a_lesson_may_be_a_file(attn: Run, tmp_path: Path) -> None:
     assert attn("learn", "cats", "sleep").out == attn("learn", "cats sleep").out
     assert attn("learn").out == attn("learn", "time flies like an arrow").out
-    path = tmp_path / "lesson.txt"
+    path = tmp_path / "lesson.md"
     assert attn("learn", "cats sleep", "-o", path).out == ""
     assert "softmax: the weights" in path.read_text()

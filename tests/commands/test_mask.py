@@ -204,7 +204,7 @@ def test_a_mask_is_converted(attn: Run, masks: Path) -> None:
         (["diff", "causal", "full", "--for", "sdpa"], USAGE, "--for sdpa applies"),
         (["show", "causal.npy", "--size", "4"], INPUT, "[6, 6]"),
         (["diff", "causal.npy", "docs(3,4)"], INPUT, "covers 7 positions"),
-        (["show", "causal", "-o", "mask.tsv"], USAGE, ".json, .svg or .txt"),
+        (["show", "causal", "-o", "mask.tsv"], USAGE, ".json, .svg, .html, .md or .txt"),
         (["diff", "causal", "full", "-o", "mask.json"], USAGE, ".txt"),
         (["convert", "causal.npy", "--to", "sdpa", "-o", "x.bin"], USAGE, "ending in .npy"),
         (["convert", "heads.npy", "--to", "sdpa", "-o", "x.csv"], USAGE, "ending in .npy"),

@@ -118,7 +118,7 @@ def test_an_encoder_decoder_has_three_kinds(attn: Run, folder: Path) -> None:
         (["gone", "time"], LOAD, "there is no such folder"),
         (["mamba", "time"], NOT_EXPOSED, "no attention layers"),
         (["gemma", "time", "--target", "flies"], USAGE, "--target needs an encoder-decoder"),
-        (["gemma", "time", "-o", "mask.csv"], USAGE, ".json, .svg or .txt"),
+        (["gemma", "time", "-o", "mask.csv"], USAGE, ".json, .svg, .html, .md or .txt"),
     ],
 )
 def test_a_bad_request_is_one_sentence_and_an_exit_code(

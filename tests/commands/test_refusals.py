@@ -50,7 +50,7 @@ REFUSED = {
     "heads x -F parquet": (2, "give --output"),
     "heads x -o heads/": (2, "attn heads writes one table, not a folder; attn inspect -o FOLDER/ --show"),
     "heads x -o heads.png": (2, "only attn inspect draws figures; give -o heads.svg"),
-    "heads x -o heads.jsonl": (2, "expected a file ending in .json, .tsv, .csv, .parquet, .svg or .txt"),
+    "heads x -o heads.jsonl": (2, "expected a file ending in .json, .tsv, .csv, .parquet, .svg, .html"),
     f"learn '{MOST}'": (5, "a lesson takes at most 8 words, and the text has 9; give a shorter one"),
     "learn ' '": (5, "the sentence is empty"),
     "learn 'time flies' --query fly": (2, "--query 'fly': no such query token"),

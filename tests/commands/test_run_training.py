@@ -90,7 +90,7 @@ def test_a_warning_is_a_line_as_it_comes_and_an_exit_code_on_request(train: Path
     assert run(*arguments[1], "--fail", name="fails").returncode == 7
 
 
-@pytest.mark.parametrize("ending", ["svg", "txt"])
+@pytest.mark.parametrize("ending", ["svg", "html", "md", "txt"])
 def test_a_picture_shows_every_head_over_all_steps(ending: str, train: Path) -> None:
     ran = run("--every", "1", "-o", f"x.{ending}")
     text = (train / f"x.{ending}").read_text()

@@ -138,7 +138,7 @@ def test_what_is_no_number_is_a_string_and_the_document_stays_valid(attn: Run, t
 # --- files -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["json", "svg", "html"])
+@pytest.mark.parametrize("name", ["json", "svg", "html", "md"])
 def test_the_ending_of_the_file_decides_the_format(attn: Run, tmp_path: Path, name: str) -> None:
     path = tmp_path / f"out.{name.upper()}"
     path.write_text("precious", encoding="utf-8")
@@ -158,7 +158,7 @@ HOSTILE = (
 )
 
 
-@pytest.mark.parametrize("name", ["table", "json", "jsonl", "tsv", "csv", "svg", "html"])
+@pytest.mark.parametrize("name", ["table", "json", "jsonl", "tsv", "csv", "svg", "html", "md"])
 def test_no_control_character_of_a_sentence_reaches_the_output(attn: Run, name: str) -> None:
     for options in (["--pair", HOSTILE], ["--target", HOSTILE]):
         ran = attn("inspect", HOSTILE, *options, "-F", name)

@@ -19,7 +19,7 @@ from running import Ran
 
 EXPECTED = Path(__file__).with_name("expected")
 TEXT = "time flies like an arrow"
-FORMATS = ("json", "jsonl", "tsv", "csv")
+FORMATS = ("json", "jsonl", "tsv", "csv", "md")
 
 INPUTS: dict[str, tuple[str, ...]] = {
     "toy": ("inspect", TEXT, "--num-heads", "2", "--d-model", "8"),
@@ -37,7 +37,7 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "heads": ("heads", "-m", "demo", TEXT), "tokens": ("tokens", "-m", "demo", "unbelievable stories of Zürich"),
     "diff": ("diff", "-m", "demo", "time flies", "time stops"), "check": ("check", "-m", "demo", TEXT),
 }  # fmt: skip
-FEW = {"heads": ("json", "tsv", "csv"), "tokens": ("json", "jsonl", "tsv", "csv"), "diff": ("json",),
+FEW = {"heads": ("json", "tsv", "csv"), "tokens": ("json", "jsonl", "tsv", "csv"), "diff": ("json", "md"),
        "check": ("json",), "toy": FORMATS, "demo-query": FORMATS, "corpus": FORMATS}  # fmt: skip
 CASES = {f"{name}.{form}": (*INPUTS[name], "-F", form) for name in INPUTS for form in FEW.get(name, ("json", "tsv"))}
 _NUMBER = re.compile(r"-?\d*\.?\d+(?:[eE][-+]?\d+)?")

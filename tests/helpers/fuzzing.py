@@ -61,7 +61,7 @@ _files = st.sampled_from(
 masks = st.one_of(grammatical, grammatical, texts, _files, st.sampled_from(_odd))
 
 # --- command lines ---
-_names = st.sampled_from([f"out.{ending}" for ending in "json jsonl tsv csv svg html txt parquet npy pt".split()])
+_names = st.sampled_from([f"out.{ending}" for ending in "json jsonl tsv csv svg html md txt parquet npy pt".split()])
 Values = st.SearchStrategy[str] | list[str]
 # What makes no sense for any option, or hardly; the last number has more digits than Python turns into one.
 ODD = [

@@ -125,6 +125,6 @@ def _any(text: str) -> None:
 
 
 READERS: dict[str, Callable[[str], None]] = {
-    "table": _any, "json": _json, "jsonl": _jsonl, "tsv": _rows("\t"), "csv": _rows(","), "svg": _svg,
+    "table": _any, "md": _any, "json": _json, "jsonl": _jsonl, "tsv": _rows("\t"), "csv": _rows(","), "svg": _svg,
     "html": _html,
 }  # fmt: skip

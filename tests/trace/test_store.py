@@ -208,8 +208,8 @@ VIEWS = [
     *(["inspect", "--show", SHOWN, "-F", form] for form in ("table", "svg", "json", "tsv")),
     ["inspect", "--show", "q,k", "-F", "html"],
     ["inspect", "--words", "-F", "table"],
-    *(["heads", "-F", form] for form in ("table", "svg", "csv")),
-    *(["why", "-q", "0", "-F", form] for form in ("table", "svg", "json")),
+    *(["heads", "-F", form] for form in ("table", "html", "csv")),
+    *(["why", "-q", "0", "-F", form] for form in ("table", "md", "json")),
     *(["diff", "-F", form] for form in ("table", "svg", "json")),
 ]  # fmt: skip
 

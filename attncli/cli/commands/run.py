@@ -24,7 +24,7 @@ _NAMES = "every", "expect", "fail", "lengths", "no-fail", "place", "prove", "sav
 
 def run(
     environment: Environment,
-    output: options.OutputOptions,
+    output: options.StderrOutput,
     program: list[str] | None = argument(
         "Python program and its arguments; with -m the arguments alone.", "SCRIPT ARGS"
     ),
