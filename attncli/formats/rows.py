@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 
 from attncli.errors import NO_METADATA, Failure
-from attncli.files import atomic_write
+from attncli.files import atomic_write, is_stream_path
 from attncli.formats.columns import TRAINING, Block, Table, row_count, with_metadata
 from attncli.text import visible
 
@@ -126,11 +126,14 @@ class TrainingTable:
     """
 
     def __init__(self, path: Path, form: str, is_folder: bool, rank: int, ranks: int) -> None:
-        path = path / f"rank-{rank}.{form}" if is_folder else path
-        path = path.with_suffix(f".rank{rank}{path.suffix}") if ranks > 1 and not is_folder else path
+        if is_folder:
+            path = path / f"rank-{rank}.{form}"
+        elif ranks > 1 and not is_stream_path(path):
+            path = path.with_suffix(f".rank{rank}{path.suffix}")
         self._path, self._form, self._rank = path, form, rank
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # of an earlier run
+        if form == "parquet" and path.is_file():  # of an earlier run
+            path.resolve().unlink()
         growing = path.with_name(f"{path.name}.jsonl") if form == "parquet" else path
         self._file = io.FileIO(growing, "w")  # unbuffered: a step is one write
         self._write(header(TRAINING, form) if form in _COMMAS else "")
@@ -149,9 +152,9 @@ class TrainingTable:
         self._write(lines)
 
     def _write(self, lines: str) -> None:
-        data, start = lines.encode(), self._file.tell()
-        if self._file.write(data) < len(data):  # a full disk takes a part
-            self._file.truncate(start)
+        data = lines.encode()
+        if (written := self._file.write(data)) < len(data):  # a full disk takes a part
+            self._file.truncate(self._file.tell() - written)
             raise OSError(ENOSPC, os.strerror(ENOSPC))
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import random
 import re
 import signal
@@ -130,6 +131,25 @@ def test_a_rank_that_is_known_late_writes_its_own_file_alone(file: str, own: str
     assert (train / other).read_text() == "of another process"
     assert {row["rank"] for row in rows_of(train / own)} == {"1"}
     assert len([path for path in train.rglob("*.csv") if path.is_file()]) == 2
+
+
+@pytest.mark.parametrize("file", ["x.csv", "x.parquet"])
+def test_a_link_is_followed_and_an_earlier_table_is_overwritten(file: str, train: Path) -> None:
+    (train / "earlier").write_text("of an earlier run")
+    (train / file).symlink_to("earlier")
+    assert run("--every", "6", "-o", file).returncode == 0
+    assert (train / file).is_symlink()
+    assert len(rows_of(train / file)) == 16
+    assert (train / "earlier").stat().st_size > 1000
+
+
+def test_a_pipe_gets_the_rows(train: Path) -> None:
+    os.mkfifo(train / "x.csv")
+    reader = os.open(train / "x.csv", os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(reader) as pipe:
+        assert run("--every", "6", "-o", "x.csv", name="ranked", steps=6).returncode == 0
+        assert len(pipe.read().splitlines()) == 17
+    assert [path.name for path in train.glob("x*")] == ["x.csv"]
 
 
 @pytest.mark.parametrize("file", ["x.csv", "x.jsonl", "x.parquet"])
