@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _MOST_STEPS = 512  # that are held for the picture; of more, every other one is left out
 _RULE = re.compile(r"\s*(\w+)\s*([<>])\s*(-?\d*\.?\d+)\s*")
 _NUMBER = re.compile(r"(?<!\d)(\d{1,15})(\.[a-z]+)?$")  # at the end of a checkpoint's name
-_KEYS = 1.5  # that a query may attend to in the mean, for a warning
+_KEYS = 1.5  # that a query may attend to in the mean, for a warning: one with one key has no choice
+_BOUNDS = {">": "above {:g}", "<": "below {:g}", "=": "as some of its weights are no numbers"}
 _LEAST = 0.05  # that a weight of a head changes by
 
 
@@ -30,7 +31,7 @@ class WarningRule(NamedTuple):
     """A bound of a metric."""
 
     metric: str
-    sign: str  # `>` or `<`
+    sign: str  # `>` or `<`, or `=` of a number that is none
     limit: float
     start: float | None = None  # within which heads must have been in some step, or a warning would be no news
     meaning: str = ""
@@ -38,9 +39,8 @@ class WarningRule(NamedTuple):
     def excess(self, layer: LayerMetrics, bound: float) -> Float[np.ndarray, " H"]:
         """Return how far heads are beyond a bound, negative within it; NaN where the metric is not defined."""
         values, keys = (layer.values[COLUMNS.index(name)] for name in (self.metric, "keys"))
-        values = np.where(np.isnan(values) & (self.metric == "entropy"), -np.inf, values)  # of weights that are NaN
-        values = np.where(keys > _KEYS, values, np.nan)  # a query with one key has no choice
-        return values - bound if self.sign == ">" else bound - values
+        values = np.where(keys > _KEYS, np.isnan(values) if self.sign == "=" else values, np.nan)
+        return bound - values if self.sign == "<" else values - bound
 
     def warning(self, step: int, layer: LayerMetrics, heads: Sequence[int]) -> str:
         """Return the warning of heads of a layer that are beyond the limit in a step."""
@@ -48,10 +48,10 @@ class WarningRule(NamedTuple):
         numbers = " to ".join(dict.fromkeys(f"{value:.3g}" for value in (values.min(), values.max())))
         where = ", ".join(filter(None, (layer.module, layer.place)))
         named = f"layer {layer.layer} head{'s' * (len(heads) > 1)} {as_ranges(heads)} ({where})"
-        bound = f"{'above' if self.sign == '>' else 'below'} {self.limit:g}{self.meaning}"
-        return f"step {step}: {named}: {self.metric} {numbers}, {bound}"
+        return f"step {step}: {named}: {self.metric} {numbers}, {_BOUNDS[self.sign].format(self.limit)}{self.meaning}"
 
 
+_NAN = WarningRule("entropy", "=", 0)  # which no choice of rules leaves out
 # Silent about runs that go well.
 DEFAULT_RULES = (
     WarningRule("max_score", ">", 100, 50),
@@ -77,7 +77,7 @@ class HeadHistory:
     """Numbers of heads over the steps of a training, with warnings by rules, or over its checkpoints."""
 
     def __init__(self, columns: Sequence[str] = COLUMNS, rules: Sequence[WarningRule] = ()) -> None:
-        self.columns, self.measured, self._rules = tuple(columns), 0, rules  # and how many steps were added
+        self.columns, self.measured, self._rules = tuple(columns), 0, (_NAN, *rules)  # and how many steps were added
         self.names: dict[str, int] = {}  # of the heads, such as L0H3, with their places
         self.steps: dict[int, Float[np.ndarray, "C N"]] = {}  # that are held, of the heads that there were
         self.warnings: list[str] = []  # in the order in which they came

@@ -80,14 +80,26 @@ class StepMeter:
     def _ending_with(self, compiler: Callable[..., Any]) -> Callable[..., Any]:
         """Return torch.compile that ends the measuring: an eager step in the place of a compiled one has other bits."""
 
+        def end() -> None:
+            self._notes.add(_COMPILED.format(self.steps + 1))
+            self._counting.close()
+
         @wraps(compiler)
         def compile_unseen(model: Any = None, **options: Any) -> Any:
-            is_own = model is not None and not (isinstance(model, FunctionType) and is_of_library(model.__code__))
             backend = getattr(options.get("backend"), "__name__", options.get("backend"))
-            if is_own and backend != "eager" and os.environ.get("TORCH_COMPILE_DISABLE") != "1":  # flex has eager
-                self._notes.add(_COMPILED.format(self.steps + 1))
-                self._counting.close()
-            return compiler(model, **options)
+            compiled = compiler(model, **options)
+            if model is None or backend == "eager" or os.environ.get("TORCH_COMPILE_DISABLE") == "1":  # flex has eager
+                return compiled
+            if not isinstance(model, FunctionType) or not is_of_library(model.__code__):
+                end()
+                return compiled
+
+            @wraps(compiled)  # as a library is imported; most of these are never called
+            def call_unseen(*args: Any, **kwargs: Any) -> Any:
+                end()
+                return compiled(*args, **kwargs)
+
+            return call_unseen
 
         return compile_unseen
 
@@ -162,8 +174,8 @@ def _head_sums(call: AttentionCall, rows: int) -> Float[Tensor, "9+H H"] | None:
     if call.project is not None:
         q, k, _ = call.project()
         call = replace(call, q=q, k=k, project=None)
-    is_self, at = call.shape[2] == call.shape[3], torch.linspace(0, call.shape[2] - 1, rows, device=call.device)
-    at = at.round().long()
+    is_self, at = call.shape[2] == call.shape[3], 2 * torch.arange(rows, device=call.device) + 1
+    at = at * call.shape[2] // (2 * rows)  # the middles of equal strides
     if rows < call.shape[2] and call.q is not None:  # a long key shows in every row, a long query in its own
         at = torch.cat([at, call.q.detach().float().norm(dim=-1).amax(0).argmax(-1)])
     if (read := _read_rows(call, at)) is None:
@@ -176,7 +188,8 @@ def _head_sums(call: AttentionCall, rows: int) -> Float[Tensor, "9+H H"] | None:
     weights = torch.where(is_row[..., None], weights, 0)[:, :, :rows]
     entropy = torch.special.entr(weights).sum(-1)
     counted, at = is_row[:, :, :rows].expand(entropy.shape), at[:rows, None]
-    of_rows = torch.stack([entropy, entropy.exp(), allowed[:, :, :rows].sum(-1).expand(entropy.shape).to(entropy)])
+    keys = allowed[:, :, :rows].sum(-1).expand(entropy.shape)
+    of_rows = torch.stack([entropy, entropy.exp(), keys.to(entropy)])
     distance = at - torch.arange(call.shape[3], device=at.device)
     later = at > 0 if is_self else at >= 0  # the weight of the first position on itself is no sink
     of_cells = torch.stack([later & (distance == at), distance == 1, distance.abs()]).to(weights)
@@ -184,7 +197,8 @@ def _head_sums(call: AttentionCall, rows: int) -> Float[Tensor, "9+H H"] | None:
     of_heads = weights.transpose(0, 1).flatten(2)
     linear = of_heads.sum(1) @ of_cells.flatten(1).mT
     counts = torch.stack([counted, counted & later[:, 0]]).sum((1, 3)).to(entropy)
-    products = of_heads.flatten(1) @ of_heads.flatten(1).mT
+    of_choices = torch.where(keys[..., None] > 1, weights, 0).transpose(0, 1).flatten(1)
+    products = of_choices @ of_choices.mT
     return torch.cat([torch.where(counted, of_rows, 0).sum((1, 3)), linear.mT, counts, highest[None], products])
 
 
