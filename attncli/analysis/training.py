@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _MOST_STEPS = 512  # that are held for the picture; of more, every other one is left out
 _RULE = re.compile(r"\s*(\w+)\s*([<>])\s*(-?\d*\.?\d+)\s*")
 _NUMBER = re.compile(r"(?<!\d)(\d{1,15})(\.[a-z]+)?$")  # at the end of a checkpoint's name
-_KEYS = 1.5  # that a query may attend to in the mean, for a warning: one with one key has no choice
 _BOUNDS = {">": "above {:g}", "<": "below {:g}", "=": "as some of its weights are no numbers"}
 _LEAST = 0.05  # that a weight of a head changes by
 
@@ -35,11 +34,12 @@ class WarningRule(NamedTuple):
     limit: float
     start: float | None = None  # within which heads must have been in some step, or a warning would be no news
     meaning: str = ""
+    keys: float = 1.5  # that queries must have more of in the mean, as one with one key has no choice
 
     def excess(self, layer: LayerMetrics, bound: float) -> Float[np.ndarray, " H"]:
         """Return how far heads are beyond a bound, negative within it; NaN where the metric is not defined."""
         values, keys = (layer.values[COLUMNS.index(name)] for name in (self.metric, "keys"))
-        values = np.where(keys > _KEYS, np.isnan(values) if self.sign == "=" else values, np.nan)
+        values = np.where(keys > self.keys, np.isnan(values) if self.sign == "=" else values, np.nan)
         return bound - values if self.sign == "<" else values - bound
 
     def warning(self, step: int, layer: LayerMetrics, heads: Sequence[int]) -> str:
@@ -51,14 +51,14 @@ class WarningRule(NamedTuple):
         return f"step {step}: {named}: {self.metric} {numbers}, {_BOUNDS[self.sign].format(self.limit)}{self.meaning}"
 
 
-_NAN = WarningRule("entropy", "=", 0)  # which no choice of rules leaves out
+_NAN = WarningRule("entropy", "=", 0, keys=0)  # which no choice of rules leaves out
 # Silent about runs that go well.
 DEFAULT_RULES = (
     WarningRule("max_score", ">", 100, 50),
     WarningRule("entropy", "<", 0.1, 0.5),
     WarningRule("sink", ">", 0.9, 0.45, ": collapsed onto the first position"),
-    WarningRule("uniformity", ">", 0.95, 0.7, ": went silent, with about the same weight on all keys"),
-    WarningRule("similarity", ">", 0.99, 0.9, ": a copy of another head of the layer"),
+    WarningRule("uniformity", ">", 0.95, 0.7, ": went silent, with about the same weight on all keys", 4),
+    WarningRule("similarity", ">", 0.99, 0.9, ": a copy of another head of the layer", 4),
 )
 
 

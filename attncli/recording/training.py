@@ -57,7 +57,7 @@ class StepMeter:
         """Forget the calls before: of the last step, or without autograd, as an evaluation has none."""
         self._is_recorded = is_recorded
         self._runs = Counter[tuple[int | CallSite, int]]()  # calls in each run of a module
-        self._sums = dict[_Layer, tuple[CallSite, list[Tensor]]]()
+        self._sums = dict[_Layer, tuple[CallSite, Tensor, Tensor]]()  # over all calls, and the largest scores
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -120,10 +120,12 @@ class StepMeter:
             return
         batch, heads, queries, keys = call.shape
         rows = min(queries, max(_CELLS // (batch * heads * keys), _ROWS))
-        if (sums := _head_sums(call, rows)) is None:
+        if (found := _head_sums(call, rows)) is None:
             self._notes.add(f"{call.place} is not measured: {call.unsupported or 'its weights are not known'}")
             return
-        self._sums.setdefault((owner, self._runs[run], heads), (call.place, []))[1].append(sums)
+        key, (sums, largest) = (owner, self._runs[run], heads), found
+        place, total, highest = self._sums.get(key, (call.place, 0, largest))
+        self._sums[key] = place, total + sums, torch.maximum(highest, largest)
         if rows < queries:
             self.sampling = f"means over {rows} of {queries:,} query positions"
 
@@ -161,16 +163,16 @@ class StepMeter:
         self.steps += 1
         layers = []
         with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
-            for key, (place, sums) in self._sums.items():
+            for key, (place, *found) in self._sums.items():
                 number = self._numbers.setdefault(key, len(self._numbers))
-                layers.append(LayerMetrics(number, str(place), place.module or "", _head_metrics(sums)))
+                layers.append(LayerMetrics(number, str(place), place.module or "", _head_metrics(*found)))
         self._begin_step(self._is_recorded)
         if layers:
             self._on_step(self.steps, sorted(layers))
 
 
-def _head_sums(call: AttentionCall, rows: int) -> Float[Tensor, "9+H H"] | None:
-    """Return sums over query positions, counts, the largest score, and products of heads; None if they are unknown."""
+def _head_sums(call: AttentionCall, rows: int) -> tuple[Float[Tensor, "8+H H"], Float[Tensor, " H"]] | None:
+    """Return sums over query positions, counts and products of heads, and the largest scores; None if unknown."""
     if call.project is not None:
         q, k, _ = call.project()
         call = replace(call, q=q, k=k, project=None)
@@ -199,7 +201,7 @@ def _head_sums(call: AttentionCall, rows: int) -> Float[Tensor, "9+H H"] | None:
     counts = torch.stack([counted, counted & later[:, 0]]).sum((1, 3)).to(entropy)
     of_choices = torch.where(keys[..., None] > 1, weights, 0).transpose(0, 1).flatten(1)
     products = of_choices @ of_choices.mT
-    return torch.cat([torch.where(counted, of_rows, 0).sum((1, 3)), linear.mT, counts, highest[None], products])
+    return torch.cat([torch.where(counted, of_rows, 0).sum((1, 3)), linear.mT, counts, products]), highest
 
 
 def _read_rows(call: AttentionCall, at: Int[Tensor, " R"]) -> _Rows | None:
@@ -235,12 +237,12 @@ def _at(tensor: Tensor, at: Int[Tensor, " R"]) -> Float[Tensor, "#B #H #R D"]:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _head_metrics(calls: list[Float[Tensor, "9+H H"]]) -> Float[np.ndarray, "C H"]:
+def _head_metrics(total: Float[Tensor, "8+H H"], highest: Float[Tensor, " H"]) -> Float[np.ndarray, "C H"]:
     """Return the `COLUMNS` of a layer over all of its calls in a step; NaN is one that is not defined."""
-    total, highest = torch.stack(calls).sum(0).cpu(), torch.stack(calls)[:, 8].amax(0).cpu()
+    total, highest = total.cpu(), highest.cpu()
     entropy, effective_keys, keys, sink, previous, distance = total[:6] / total[[6, 6, 6, 7, 7, 6]]
-    lengths = total[9:].diagonal().sqrt()
-    cosines = (total[9:] / lengths / lengths[:, None]).nan_to_num(-torch.inf).fill_diagonal_(-torch.inf)
+    lengths = total[8:].diagonal().sqrt()
+    cosines = (total[8:] / lengths / lengths[:, None]).nan_to_num(-torch.inf).fill_diagonal_(-torch.inf)
     columns = [highest, entropy, effective_keys, sink, previous, distance, keys, effective_keys / keys, cosines.amax(0)]
     values = torch.stack(columns)
     return values.masked_fill(values.isneginf(), torch.nan).float().numpy()
