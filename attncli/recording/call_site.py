@@ -10,7 +10,7 @@ import os
 import sys
 import sysconfig
 from functools import cache
-from types import CodeType, FrameType
+from types import FrameType
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -49,11 +49,6 @@ def line_of(frame: FrameType | None, start: str) -> str | None:
     if frame is None or owner != "user":
         return None
     return f"{_relative(frame.f_code.co_filename, start)}:{frame.f_lineno}"
-
-
-def is_of_library(code: CodeType) -> bool:
-    """Return whether code is of an installed library other than torch."""
-    return _owner(code.co_filename) == "library"
 
 
 @cache

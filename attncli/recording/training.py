@@ -13,17 +13,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import wraps
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 from attncli.attention import FORBIDDEN_BELOW
 from attncli.recording.call import AttentionCall, CallSite, LayerMetrics
-from attncli.recording.call_site import is_of_library
 from attncli.recording.notes import Notes
 from attncli.recording.watch import watching
 
@@ -90,18 +88,12 @@ class StepMeter:
             compiled = compiler(model, **options)
             if model is None or backend == "eager" or os.environ.get("TORCH_COMPILE_DISABLE") == "1":  # flex has eager
                 return compiled
-            if not isinstance(model, FunctionType) or not is_of_library(model.__code__):
+            if isinstance(model, nn.Module):
                 end()
                 return compiled
+            return wraps(compiled)(lambda *args, **kwargs: (end(), compiled(*args, **kwargs))[1])
 
-            @wraps(compiled)  # as a library is imported; most of these are never called
-            def call_unseen(*args: Any, **kwargs: Any) -> Any:
-                end()
-                return compiled(*args, **kwargs)
-
-            return call_unseen
-
-        return compile_unseen
+        return compile_unseen  # libraries compile functions as they are imported, and call few of them
 
     @property
     def _is_due(self) -> bool:
