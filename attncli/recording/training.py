@@ -119,7 +119,7 @@ class StepMeter:
         place, total, highest = self._sums.get(key, (call.place, 0, largest))
         self._sums[key] = place, total + sums, torch.maximum(highest, largest)
         if rows < queries:
-            self.sampling = f"means over {rows} of {queries:,} query positions"
+            self.sampling = f"at {rows} of {queries:,} query positions"
 
     def _ended(self, event: str) -> None:
         """End a step of a program without an optimizer, after a backward or a forward of an outermost module."""
@@ -177,7 +177,7 @@ def _head_sums(call: AttentionCall, rows: int) -> tuple[Float[Tensor, "8+H H"], 
     scores, weights, allowed = read
     is_row = allowed.any(-1)
     if is_self:  # a position that no query attends to is padding
-        is_row = is_row & allowed.any(-2)[..., at]
+        is_row = is_row & (allowed.any(-2) if rows == call.shape[2] else _allowed(call, at, of_keys=True).any(-1))
     highest = torch.where(is_row, scores.amax(-1), -torch.inf).amax((0, 2))
     weights = torch.where(is_row[..., None], weights, 0)[:, :, :rows]
     entropy = torch.special.entr(weights).sum(-1)
@@ -198,33 +198,42 @@ def _head_sums(call: AttentionCall, rows: int) -> tuple[Float[Tensor, "8+H H"], 
 
 def _read_rows(call: AttentionCall, at: Int[Tensor, " R"]) -> _Rows | None:
     """Return the scores of query positions, -inf where they are hidden, their weights, and the allowed keys."""
-    allowed = ((torch.arange(call.shape[3], device=call.device) <= at[:, None]) | (not call.is_causal))[None, None]
-    bias: Any = 0
-    for mask in call.masks:
-        values, is_additive = _at(mask.values, at), mask.convention == "additive"
-        is_hidden = values <= FORBIDDEN_BELOW if is_additive else (values != 0) == (mask.convention == "masked")
-        allowed = allowed & ~is_hidden
-        bias = bias + values.masked_fill(is_hidden, 0) if is_additive else bias
+    allowed = _allowed(call, at)
     if call.weights is not None:  # the program's own
         weights = _at(call.weights, at)
         scores = weights * torch.nan if call.scores is None else _at(call.scores, at)
-        allowed = allowed & ~(scores <= FORBIDDEN_BELOW)
         return scores.masked_fill(~allowed, -torch.inf), weights, allowed
     q, k = call.q, call.k
     if q is None or k is None or call.scale is None or call.unsupported is not None:
         return None
     q = _at(q, at) * call.scale
     grouped = q.reshape(len(q), k.shape[1], -1, q.shape[-1])  # the queries of all heads that share keys
-    scores = (grouped @ k.detach().mT.to(q)).view(-1, call.shape[1], len(at), call.shape[3]) + bias
+    scores = (grouped @ k.detach().mT.to(q)).view(-1, call.shape[1], len(at), call.shape[3])
+    for mask in call.masks:
+        scores = scores + _at(mask.values, at) if mask.convention == "additive" else scores
     scores = scores if call.softcap is None else call.softcap * (scores / call.softcap).tanh()
     scores = scores.masked_fill_(~allowed, -torch.inf)
     sinks = [] if call.sinks is None else [_at(call.sinks, at).expand(*scores.shape[:3], 1)]
     return scores, torch.cat([scores, *sinks], -1).softmax(-1)[..., : scores.shape[-1]], allowed
 
 
-def _at(tensor: Tensor, at: Int[Tensor, " R"]) -> Float[Tensor, "#B #H #R D"]:
-    """Return query positions of a tensor that broadcasts to `[B, H, Q, D]`, in float32 at least."""
+def _allowed(call: AttentionCall, at: Int[Tensor, " R"], of_keys: bool = False) -> Bool[Tensor, "#B #H R K"]:
+    """Return which keys query positions may attend to, or which queries may attend to key positions."""
+    others = torch.arange(call.shape[2 if of_keys else 3], device=call.device)
+    allowed = (others >= at[:, None] if of_keys else others <= at[:, None]) | (not call.is_causal)
+    for mask in call.masks:
+        values, is_masked = _at(mask.values, at, of_keys), mask.convention == "masked"
+        is_hidden = values <= FORBIDDEN_BELOW if mask.convention == "additive" else (values != 0) == is_masked
+        allowed = allowed & ~is_hidden
+    if call.weights is not None and call.scores is not None:
+        allowed = allowed & ~(_at(call.scores, at, of_keys) <= FORBIDDEN_BELOW)  # NaN is allowed
+    return allowed[(None,) * (4 - allowed.dim())]
+
+
+def _at(tensor: Tensor, at: Int[Tensor, " R"], of_keys: bool = False) -> Float[Tensor, "#B #H #R D"]:
+    """Return query positions, or key positions, of what broadcasts to `[B, H, Q, D]`, in float32 at least."""
     tensor = tensor.detach()[(None,) * (4 - tensor.dim())]
+    tensor = tensor.mT if of_keys else tensor
     tensor = tensor if tensor.shape[2] == 1 else tensor[:, :, at]
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 

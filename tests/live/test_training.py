@@ -519,10 +519,32 @@ def test_of_long_sequences_rows_are_measured_and_told() -> None:
         optimizer.step()
 
     ran = Metered(run)
-    assert ran.meter.sampling == "means over 256 of 2,048 query positions"
+    assert ran.meter.sampling == "at 256 of 2,048 query positions"
     keys = np.mean([5 + 8 * at for at in range(256)])  # the middle ones of each eight
     assert ran.steps[1][0].values[0] == pytest.approx(800 / 8**0.5)
     assert ran.steps[1][0].values[COLUMNS.index("keys")] == pytest.approx(keys, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["boolean", "additive", "written"])
+def test_few_rows_know_padding_from_keys_that_they_hide(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_CELLS", 0)
+    x, at = nn.Parameter(torch.randn(1, 2, 64, 4)), torch.arange(64)
+    mask = ((at - at[:, None]).abs() <= 2) & (at != at[:, None]) & (at < 48)  # no own position, and padding at the end
+    added = torch.zeros(64, 64).masked_fill(~mask, -torch.inf)
+    optimizer = torch.optim.SGD([x], lr=0.0)
+
+    def run() -> None:
+        if kind == "written":
+            ((x @ x.mT / 2).masked_fill(~mask, -1e9).softmax(-1) @ (x + 0)).sum().backward()
+        else:
+            F.scaled_dot_product_attention(x, x, x, mask if kind == "boolean" else added).nansum().backward()
+        optimizer.step()
+
+    (layer,) = Metered(run).steps[1]
+    rows = [4 + 8 * each for each in range(6)]  # of 8, two are padding
+    expected = torch.special.entr((x @ x.mT / 2 + added)[0, :, rows].softmax(-1)).sum(-1).mean(1)
+    assert layer.values[COLUMNS.index("entropy")] == pytest.approx(expected.detach().numpy(), rel=1e-5)
+    assert (layer.values[COLUMNS.index("keys")] == 4).all()
 
 
 @pytest.mark.parametrize("has_all", [False, True])
