@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,7 +58,7 @@ class Side:
     layers: Callable[[], Iterator[RunLayer]]  # computed or read one after the other
     steps: Callable[[int, Hidden | None], LayerSteps | None]  # of a layer, for hidden states; None of one it has not
     token_ids: tuple[int, ...] | None = None  # that it read; None where they are not stated
-    weights: str | None = None  # the type of number whose rounding they have, where it is known
+    weights: Mapping[str, str] = field(default_factory=dict)  # the type of each, whose rounding it has
     held: Collection[int] = ()  # its layers
     indices: Sequence[int] = ()  # those that can be computed from hidden states
     logits: Callable[[Hidden], Array] | None = None  # of the last token, or its final norm
@@ -72,11 +72,10 @@ class Side:
 
 def side_of(source: Source, name: str, text: str, pair: str | None) -> Side:
     """Return the run of a model: computed layer by layer where the native engine does, else traced."""
-    return (
-        computed_side(source.forward(text, pair), name)
-        if isinstance(source, NativeCheckpoint)
-        else traced_side(source.trace(text, pair), name)
-    )
+    if isinstance(source, NativeCheckpoint):
+        return computed_side(source.forward(text, pair), name)
+    trace = source.trace(text, pair)
+    return replace(traced_side(trace, name), weights={"all": trace.source.details.get("stored", "")})
 
 
 def saved_side(path: str) -> Side:
@@ -99,7 +98,6 @@ def computed_side(forward: NativeForward, name: str) -> Side:
     """Return the run of the native engine, which has one layer at a time in memory."""
     model, ids = forward.model, tuple(forward.sentence.ids)
     _check_length(name, len(ids))
-    layer, how = Layer(model, 0, None), model.spec.projections
 
     @contextmanager
     def holding() -> Iterator[None]:
@@ -126,7 +124,7 @@ def computed_side(forward: NativeForward, name: str) -> Side:
 
     return Side(
         name, "float32", layers, partial(_native_steps, forward), ids,
-        weights=model.weights.precision(layer.name(how.joint or how.query) + ".weight"),
+        weights=model.weights.types(),
         held=range(len(model.spec.layers)),
         indices=range(len(model.spec.layers)),
         logits=logits if model.spec.unembedding is not None else None,
@@ -287,12 +285,19 @@ def _planes(mask: Bool[np.ndarray, "*H T K"] | None) -> Bool[np.ndarray, "#H T K
     return mask if mask is None or mask.ndim == 3 else mask[None]
 
 
+def types_apart(first: Side, second: Side) -> set[str]:
+    """Return the types of weights that two runs store otherwise: two quantized files of one type do, too."""
+    both = [(first.weights[name], second.weights[name]) for name in first.weights.keys() & second.weights.keys()]
+    is_other = first.name != second.name
+    return {type_ for pair in both for type_ in pair if type_ and (len({*pair}) > 1 or (is_other and type_ in LEVELS))}
+
+
 def unseen_window(side: Side) -> str:
     """Return that the text does not show the widest window of a checkpoint; empty where it does."""
     masks = [layer.mask for layer in side.contents.layers] if isinstance(side.contents, ModelSpec) else []
     width = max((mask.arguments[0] for mask in masks if mask.name == "window"), default=0)
     tokens = len(side.token_ids or ())
-    return f"The text of {tokens} tokens does not show the window of {width} keys." if width >= tokens else ""
+    return f"The text of {tokens} tokens does not show the window of {width} keys." if 0 < tokens <= width else ""
 
 
 # --- layers of two runs ------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy as np
 from attncli.analysis.agreement.question import LayerQuestion
 from attncli.analysis.steps import Array, LayerSteps, alibi, difference, is_alibi
 from attncli.engines.numpy.families import scaling_of, usual_scalings
-from attncli.engines.numpy.ops import base_of, frequencies_of
+from attncli.engines.numpy.ops import Rope, base_of, frequencies_of
 from attncli.masks.nearby import mask_name, masks_near
 from attncli.text import join_ranges, short_number
 
@@ -129,13 +129,13 @@ def _with_rope(**fields: Any) -> Apply:
 def _positions(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose positions: those that are stated, or at which each key is nearest to the rotated one, or others."""
     steps, keys, embed = question.steps, question.layer.arrays.get("k"), question.reference.embed
-    ours, rope = steps.positions, steps.rope
-    solved: list[Array] = [question.layer.stated.get("positions", ours)]
-    if rope is not None and keys is not None and question.parted in ("q", "k"):
+    ours, rope, stated = steps.positions, steps.rope, question.layer.stated.get("positions")
+    solved: list[Array] = [] if stated is None else [stated]
+    if stated is None and rope is not None and keys is not None and question.parted in ("q", "k"):
         before = question.layer.arrays.get("k_normed", question.made["k_normed"])
         tried = (rope.rotate(before, np.full(len(ours), position)) for position in range(len(ours) + 64))
         solved.append(np.argmin([difference(one, keys) for one in tried], axis=0))
-    elif rope is not None and question.is_after("scores"):  # begun anew, as of texts that are packed
+    elif stated is None and rope is not None and question.is_after("scores"):  # begun anew, as of texts that are packed
         solved.append(np.r_[: question.rows[0], : len(ours) - question.rows[0]])
     elif question.layer.index == 0 and embed is not None:
         solved += [ours + shift for shift in (1, 2, -1, 3, 4, 5, 6, 7, 8)]
@@ -150,36 +150,60 @@ def _positions(question: LayerQuestion) -> Iterator[Proposal]:
 
 
 def _rotations(question: LayerQuestion) -> Iterator[Proposal]:
-    """Propose the other pairs, and another width, base or scaling; a run that states its rotation is asked for that."""
-    if (rope := question.steps.rope) is None:
-        return
-    ours, base, count = rope.frequencies, base_of(rope.frequencies), len(rope.frequencies)
-    theirs, whole, width = question.layer.stated.get("rope"), frequencies_of(base, count), question.made["k"].shape[-1]
-    pairs = ("half-split", "interleaved")[:: -1 if rope.is_interleaved else 1]
-    yield Proposal(pairs[1], pairs[0], _with_rope(is_interleaved=not rope.is_interleaved), "pairs")
-    yield Proposal("0", str(2 * count), _with(rope=None), "width")
-    for part in dict.fromkeys(n // 2 for n in (width, width // 2, width // 4, *range(2, width, 2))):
-        if part not in (0, count):
-            yield Proposal(str(2 * part), str(2 * count), _with_rope(frequencies=frequencies_of(base, part)), "width")
-    if count < 2:
-        return
+    """Propose the rotation that a run states, or other pairs, another width, base or scaling."""
+    if "rope" in question.layer.stated:
+        yield from _stated_rotation(question.steps.rope, question.layer.stated["rope"])
+    elif rope := question.steps.rope:
+        ours, base, count = rope.frequencies, base_of(rope.frequencies), len(rope.frequencies)
+        width, whole, here = question.made["k"].shape[-1], frequencies_of(base, count), _aspects(rope, base)
+        pairs = "half-split" if rope.is_interleaved else "interleaved"
+        yield Proposal(pairs, here["pairs"], _with_rope(is_interleaved=not rope.is_interleaved), "pairs")
+        yield Proposal("0", here["width"], _with(rope=None), "width")
+        for part in dict.fromkeys(n // 2 for n in (width, width // 2, width // 4, *range(2, width, 2))):
+            if part not in (0, count):
+                yield Proposal(
+                    str(2 * part), here["width"], _with_rope(frequencies=frequencies_of(base, part)), "width"
+                )
+        if count < 2:
+            return
 
-    def with_base(value: float) -> Apply:
-        return _with_rope(frequencies=(frequencies_of(value, count) * (ours / whole)).astype(np.float32))
+        def with_base(value: float) -> Apply:
+            return _with_rope(frequencies=(frequencies_of(value, count) * (ours / whole)).astype(np.float32))
 
-    for value in [base_of(theirs.frequencies)] if theirs else chain(_BASES, _values(question, with_base, 10.0, 1e9)):
-        if value != base:
-            yield Proposal(f"{value:.12g}", f"{base:.12g}", with_base(value), "base")
-    scaling = scaling_of(ours)
-    if scaling != "none":
-        yield Proposal("none", scaling, _with_rope(frequencies=whole, magnitude=1.0), "scaling")
-    for name, frequencies, magnitude in usual_scalings(base, count):
-        if question.most == math.inf or name.startswith("linear"):
-            yield Proposal(name, scaling, _with_rope(frequencies=frequencies, magnitude=magnitude), "scaling")
-    if theirs is not None and (scaling_of(theirs.frequencies)[:2] == "by" or base_of(theirs.frequencies) == base):
-        name = scaling_of(theirs.frequencies) + f", times {theirs.magnitude:.4g}" * (theirs.magnitude != 1)
-        stated = _with_rope(frequencies=theirs.frequencies, magnitude=theirs.magnitude)
-        yield Proposal(name, scaling, stated, "scaling")
+        for value in chain(_BASES, _values(question, with_base, 10.0, 1e9)):
+            if value != base:
+                yield Proposal(f"{value:.12g}", here["base"], with_base(value), "base")
+        if here["scaling"] != "none":
+            yield Proposal("none", here["scaling"], _with_rope(frequencies=whole, magnitude=1.0), "scaling")
+        for name, frequencies, magnitude in usual_scalings(base, count):
+            if question.most == math.inf or name.startswith("linear"):
+                scaled = _with_rope(frequencies=frequencies, magnitude=magnitude)
+                yield Proposal(name, here["scaling"], scaled, "scaling")
+
+
+def _stated_rotation(ours: Rope | None, theirs: Rope | None) -> Iterator[Proposal]:
+    base = 0.0 if ours is None else base_of(ours.frequencies)
+    here, there = _aspects(ours, base), _aspects(theirs, base)
+    if apart := [name for name in there if here.get(name) != there[name]]:
+        named = [", ".join(f"{name} {side.get(name, 'none')}" for name in apart) for side in (there, here)]
+        values = named if len(apart) > 1 else [side.get(apart[0], "none") for side in (there, here)]
+        yield Proposal(values[0], values[1], _with(rope=theirs), apart[0] if len(apart) == 1 else "")
+
+
+def _aspects(rope: Rope | None, base: float) -> dict[str, str]:
+    """Return the parts of a rotation in words; its base is the given one where a usual scaling of that explains it."""
+    if rope is None:
+        return {"width": "0"}
+    count, scaling = len(rope.frequencies), scaling_of(rope.frequencies)
+    for name, frequencies, _ in usual_scalings(base, count) if scaling != "none" and base else ():
+        if np.allclose(frequencies, rope.frequencies, rtol=1e-4):
+            scaling = name
+            break
+    else:
+        base = base_of(rope.frequencies)
+    pairs, times = "interleaved" if rope.is_interleaved else "half-split", f", times {rope.magnitude:.4g}"
+    scaling += times * (rope.magnitude != 1)
+    return {"pairs": pairs, "width": str(2 * count), "base": f"{base:.12g}", "scaling": scaling}
 
 
 def _projecting(parts: Collection[int], change: Callable[[Any, Sequence[Array]], Sequence[Array]]) -> Apply:
