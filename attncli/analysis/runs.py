@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _MOST_TOKENS = 2048  # the scores of all heads of a layer are in memory
 ENCODER_ALONE = "attn compares the encoder alone, and no decoder"  # of a trace that has both
 _KINDS = ("self", "encoder")  # of attention to the tokens of the text
+_WORDS = {"next": "output", "attention": "output of the attention"}  # of arrays, by their names
 _TRACED = ("scale", "softcap", "bias", "sinks", "mask")  # what a trace is stated to compute with
 
 
@@ -262,15 +263,13 @@ def captured_side(capture: Capture, name: str) -> Side:
         return LayerSteps(np.arange(count), layer.scale, _planes(layer.mask), groups, recorded=arrays)
 
     notes = (f"{name} does not number its layers; attn reads layers 0 to {len(stored) - 1}",) * bool(capture.unnamed)
-    dtype = capture.dtype
-    if dtype == "float32" and all(_is_bfloat16(one) for run in runs.values() for one in run.arrays.values()):
-        dtype, notes = "bfloat16", (*notes, f"all numbers of {name} fit bfloat16, so attn takes its dtype for it")
+    dtype, every = capture.dtype, [one for run in runs.values() for one in run.arrays.values()]
+    for type_, unused in {"bfloat16": 0xFFFF, "float16": 0x1FFF}.items() if dtype == "float32" else ():
+        if not any((np.ascontiguousarray(one, np.float32).view(np.uint32) & unused).any() for one in every):
+            dtype, notes = type_, (*notes, f"all numbers of {name} fit {type_}, so attn takes its dtype for it")
+            break
     ids = None if capture.token_ids is None else tuple(capture.token_ids.tolist())
     return Side(name, dtype, lambda: iter(runs.values()), steps, ids, held=runs, contents=capture, notes=notes)
-
-
-def _is_bfloat16(array: Array) -> bool:
-    return not (np.ascontiguousarray(array, np.float32).view(np.uint32) & 0xFFFF).any()
 
 
 def _present(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -343,15 +342,14 @@ def check_arrays(steps: LayerSteps, layer: RunLayer, reference: Side, other: Sid
     """Raise InputError for arrays of other shapes than those of the reference, and for numbers that are not finite."""
     for name, array in layer.arrays.items():
         if name not in ("scores", "weights", "heads") and not np.isfinite(array).all():
-            raise InputError(
-                f"{name} of layer {layer.index} has NaN or infinity in {other.name}; attn compares numbers"
-            )
+            what = f"{_WORDS.get(name, name)} of layer {layer.index}"
+            raise InputError(f"{what} has NaN or infinity in {other.name}; attn compares numbers")
     made = steps.run({}, "k")
     made |= {} if steps.x is None else {"attention": steps.x, "next": steps.x}
     for name in [name for name in STAGE_OF if name in made.keys() & layer.arrays]:
         ours, theirs = made[name].shape, layer.arrays[name].shape
         if ours != theirs:
-            what = {"next": "output", "attention": "output of the attention"}.get(name, name)
+            what = _WORDS.get(name, name)
             both = f"shape {[*theirs]} in {other.name} and {[*ours]} in {reference.name}"
             raise InputError(f"{what} of layer {layer.index} has {both}; give two runs of one checkpoint and one text")
 
