@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.analysis.agreement.question import LayerQuestion
-from attncli.analysis.steps import Array, LayerSteps, alibi, difference, is_alibi
-from attncli.engines.numpy.families import scaling_of, usual_scalings
+from attncli.analysis.steps import Array, LayerSteps, alibi, bias_name, difference
+from attncli.engines.numpy.families import rotation_parts, usual_scalings
 from attncli.engines.numpy.ops import Rope, base_of, frequencies_of
 from attncli.masks.nearby import mask_name, masks_near
 from attncli.text import join_ranges, short_number
 
+_Function = Callable[..., Any]
 Apply = Callable[[int, LayerSteps], LayerSteps]
 _BASES = (1e4, 1e6, 5e5, 1e5, 1e7, 5e6, 2.5e4, 5e4, 1.5e5, 2e5, 1e3, 5e2, 1e2)
 _IGNORED = -1e3  # a sink that takes no weight
@@ -54,6 +55,8 @@ class Candidate(NamedTuple):
 
 def _values(question: LayerQuestion, apply: Callable[[float], Apply], low: float, high: float) -> Iterator[float]:
     """Yield the number with which an array differs least, the roundest first: on a grid, then by golden section."""
+    if question.most < math.inf:  # the first of two faults has the solved number
+        return
 
     @cache
     def distance(power: float) -> float:
@@ -80,30 +83,20 @@ def _replacing(question: LayerQuestion, name: str, theirs: Any, word: str = "") 
     here, there = (_WORDS[name](value, question.steps) if name in _WORDS else "" for value in (ours, theirs))
     words = (word or there, here) if here != there or word else ("changed", "")
     for parts in _PARTS.get(name, ()):
-        mixed = _mixed(ours or _unchanged, theirs or _unchanged, parts)
-        yield Proposal(*words, partial(apply, mixed), _named(parts))
+        yield Proposal(*words, partial(apply, _mixed(ours, theirs, parts)), _named(parts))
     if name not in _PARTS:
         yield Proposal(*words, partial(apply, theirs))
 
 
-def _mixed(ours: Callable[..., Any], theirs: Callable[..., Any], parts: Collection[int]) -> Callable[..., Any]:
-    """Return a function that gives some of the arrays of another one."""
-    both: Any = lambda *arrays: zip(ours(*arrays), theirs(*arrays), strict=True)  # noqa: E731
+def _mixed(ours: _Function | None, theirs: _Function | None, parts: Collection[int]) -> _Function:
+    """Return a function that gives some of the arrays of another one; None changes nothing."""
+    made: Any = lambda function, arrays: function(*arrays) if function else arrays  # noqa: E731
+    both: Any = lambda *arrays: zip(made(ours, arrays), made(theirs, arrays), strict=True)  # noqa: E731
     return lambda *arrays: tuple(pair[part in parts] for part, pair in enumerate(both(*arrays)))
-
-
-def _unchanged(*arrays: Array) -> Any:
-    return arrays
 
 
 def _named(parts: Iterable[int]) -> str:
     return "of " + " and ".join("qkv"[part] for part in parts)
-
-
-def _bias_kind(bias: Array | None, steps: LayerSteps) -> str:
-    if bias is None or steps.mask is None or not bias.any():
-        return "none"
-    return "ALiBi" if is_alibi(bias, steps.mask) else "relative"
 
 
 _PARTS = {"project": ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)), "norm_heads": ((0,), (1,), (0, 1))}
@@ -114,7 +107,7 @@ _WORDS: dict[str, Callable[[Any, LayerSteps], str]] = {  # values that have a na
     "key_heads": lambda *_: "in groups",
     "mask": lambda mask, _: mask_name(mask),
     "sinks": lambda sinks, _: "ignored" if sinks is None or sinks.max() < _IGNORED else "used",
-    "bias": _bias_kind,
+    "bias": lambda bias, steps: bias_name(bias, steps.mask),
 }
 
 
@@ -155,7 +148,7 @@ def _rotations(question: LayerQuestion) -> Iterator[Proposal]:
         yield from _stated_rotation(question.steps.rope, question.layer.stated["rope"])
     elif rope := question.steps.rope:
         ours, base, count = rope.frequencies, base_of(rope.frequencies), len(rope.frequencies)
-        width, whole, here = question.made["k"].shape[-1], frequencies_of(base, count), _aspects(rope, base)
+        width, whole, here = question.made["k"].shape[-1], frequencies_of(base, count), rotation_parts(rope, base)
         pairs = "half-split" if rope.is_interleaved else "interleaved"
         yield Proposal(pairs, here["pairs"], _with_rope(is_interleaved=not rope.is_interleaved), "pairs")
         yield Proposal("0", here["width"], _with(rope=None), "width")
@@ -164,8 +157,6 @@ def _rotations(question: LayerQuestion) -> Iterator[Proposal]:
                 yield Proposal(
                     str(2 * part), here["width"], _with_rope(frequencies=frequencies_of(base, part)), "width"
                 )
-        if count < 2:
-            return
 
         def with_base(value: float) -> Apply:
             return _with_rope(frequencies=(frequencies_of(value, count) * (ours / whole)).astype(np.float32))
@@ -183,27 +174,11 @@ def _rotations(question: LayerQuestion) -> Iterator[Proposal]:
 
 def _stated_rotation(ours: Rope | None, theirs: Rope | None) -> Iterator[Proposal]:
     base = 0.0 if ours is None else base_of(ours.frequencies)
-    here, there = _aspects(ours, base), _aspects(theirs, base)
+    here, there = rotation_parts(ours, base), rotation_parts(theirs, base)
     if apart := [name for name in there if here.get(name) != there[name]]:
         named = [", ".join(f"{name} {side.get(name, 'none')}" for name in apart) for side in (there, here)]
         values = named if len(apart) > 1 else [side.get(apart[0], "none") for side in (there, here)]
         yield Proposal(values[0], values[1], _with(rope=theirs), apart[0] if len(apart) == 1 else "")
-
-
-def _aspects(rope: Rope | None, base: float) -> dict[str, str]:
-    """Return the parts of a rotation in words; its base is the given one where a usual scaling of that explains it."""
-    if rope is None:
-        return {"width": "0"}
-    count, scaling = len(rope.frequencies), scaling_of(rope.frequencies)
-    for name, frequencies, _ in usual_scalings(base, count) if scaling != "none" and base else ():
-        if np.allclose(frequencies, rope.frequencies, rtol=1e-4):
-            scaling = name
-            break
-    else:
-        base = base_of(rope.frequencies)
-    pairs, times = "interleaved" if rope.is_interleaved else "half-split", f", times {rope.magnitude:.4g}"
-    scaling += times * (rope.magnitude != 1)
-    return {"pairs": pairs, "width": str(2 * count), "base": f"{base:.12g}", "scaling": scaling}
 
 
 def _projecting(parts: Collection[int], change: Callable[[Any, Sequence[Array]], Sequence[Array]]) -> Apply:
@@ -253,8 +228,7 @@ def _rows(question: LayerQuestion) -> Iterator[Proposal]:
 def _layers(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose the weights of each other layer, in exchange."""
     here = question.layer.index
-    others = set(question.reference.indices) - {here}
-    for there in others if question.steps.project and question.most == math.inf else ():
+    for there in {*question.reference.indices} - {here} if question.steps.project and question.most == math.inf else ():
 
         def apply(index: int, steps: LayerSteps, there: int = there) -> LayerSteps:
             other = question.reference.steps({here: there, there: here}.get(index, index), steps.x)

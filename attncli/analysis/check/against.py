@@ -105,7 +105,7 @@ def _compare_outputs(agreement: Agreement, ours: OpenModel, theirs: OnnxModel, t
         agreement.not_compared.append(_BEHIND.format(last))
         return
     rounding = max((cell.rounding or 0.0 for cell in agreement.rows[last].values()), default=0.0)
-    if (largest := float(difference(output, expected).max())) > max(LEAST, 2 * TIMES * rounding):
+    if (largest := float(difference(output, expected).max())) > max(LEAST, TIMES * rounding):
         agreement.partings.append(Parting("last output", [last], Cell(largest, None, agrees=False)))
 
 
