@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _MOST_TOKENS = 2048  # the scores of all heads of a layer are in memory
 ENCODER_ALONE = "attn compares the encoder alone, and no decoder"  # of a trace that has both
 _KINDS = ("self", "encoder")  # of attention to the tokens of the text
+_WORDS = {"next": "output", "attention": "output of the attention"}  # of arrays, by their names
 _TRACED = ("scale", "softcap", "bias", "sinks", "mask")  # what a trace is stated to compute with
 
 
@@ -58,7 +59,7 @@ class Side:
     layers: Callable[[], Iterator[RunLayer]]  # computed or read one after the other
     steps: Callable[[int, Hidden | None], LayerSteps | None]  # of a layer, for hidden states; None of one it has not
     token_ids: tuple[int, ...] | None = None  # that it read; None where they are not stated
-    weights: str | None = None  # the type of number whose rounding they have, where it is known
+    weights: Mapping[str, str] = field(default_factory=dict)  # the type of each, whose rounding it has
     held: Collection[int] = ()  # its layers
     indices: Sequence[int] = ()  # those that can be computed from hidden states
     logits: Callable[[Hidden], Array] | None = None  # of the last token, or its final norm
@@ -72,11 +73,10 @@ class Side:
 
 def side_of(source: Source, name: str, text: str, pair: str | None) -> Side:
     """Return the run of a model: computed layer by layer where the native engine does, else traced."""
-    return (
-        computed_side(source.forward(text, pair), name)
-        if isinstance(source, NativeCheckpoint)
-        else traced_side(source.trace(text, pair), name)
-    )
+    if isinstance(source, NativeCheckpoint):
+        return computed_side(source.forward(text, pair), name)
+    trace = source.trace(text, pair)
+    return replace(traced_side(trace, name), weights={"all": trace.source.details.get("stored", "")})
 
 
 def saved_side(path: str) -> Side:
@@ -99,7 +99,6 @@ def computed_side(forward: NativeForward, name: str) -> Side:
     """Return the run of the native engine, which has one layer at a time in memory."""
     model, ids = forward.model, tuple(forward.sentence.ids)
     _check_length(name, len(ids))
-    layer, how = Layer(model, 0, None), model.spec.projections
 
     @contextmanager
     def holding() -> Iterator[None]:
@@ -126,7 +125,7 @@ def computed_side(forward: NativeForward, name: str) -> Side:
 
     return Side(
         name, "float32", layers, partial(_native_steps, forward), ids,
-        weights=model.weights.precision(layer.name(how.joint or how.query) + ".weight"),
+        weights=model.weights.types(),
         held=range(len(model.spec.layers)),
         indices=range(len(model.spec.layers)),
         logits=logits if model.spec.unembedding is not None else None,
@@ -264,15 +263,13 @@ def captured_side(capture: Capture, name: str) -> Side:
         return LayerSteps(np.arange(count), layer.scale, _planes(layer.mask), groups, recorded=arrays)
 
     notes = (f"{name} does not number its layers; attn reads layers 0 to {len(stored) - 1}",) * bool(capture.unnamed)
-    dtype = capture.dtype
-    if dtype == "float32" and all(_is_bfloat16(one) for run in runs.values() for one in run.arrays.values()):
-        dtype, notes = "bfloat16", (*notes, f"all numbers of {name} fit bfloat16, so attn takes its dtype for it")
+    dtype, every = capture.dtype, [one for run in runs.values() for one in run.arrays.values()]
+    for type_, unused in {"bfloat16": 0xFFFF, "float16": 0x1FFF}.items() if dtype == "float32" else ():
+        if not any((np.ascontiguousarray(one, np.float32).view(np.uint32) & unused).any() for one in every):
+            dtype, notes = type_, (*notes, f"all numbers of {name} fit {type_}, so attn takes its dtype for it")
+            break
     ids = None if capture.token_ids is None else tuple(capture.token_ids.tolist())
     return Side(name, dtype, lambda: iter(runs.values()), steps, ids, held=runs, contents=capture, notes=notes)
-
-
-def _is_bfloat16(array: Array) -> bool:
-    return not (np.ascontiguousarray(array, np.float32).view(np.uint32) & 0xFFFF).any()
 
 
 def _present(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,12 +284,19 @@ def _planes(mask: Bool[np.ndarray, "*H T K"] | None) -> Bool[np.ndarray, "#H T K
     return mask if mask is None or mask.ndim == 3 else mask[None]
 
 
+def types_apart(first: Side, second: Side) -> set[str]:
+    """Return the types of weights that two runs store otherwise: two quantized files of one type do, too."""
+    both = [(first.weights[name], second.weights[name]) for name in first.weights.keys() & second.weights.keys()]
+    is_other = first.name != second.name
+    return {type_ for pair in both for type_ in pair if type_ and (len({*pair}) > 1 or (is_other and type_ in LEVELS))}
+
+
 def unseen_window(side: Side) -> str:
     """Return that the text does not show the widest window of a checkpoint; empty where it does."""
     masks = [layer.mask for layer in side.contents.layers] if isinstance(side.contents, ModelSpec) else []
     width = max((mask.arguments[0] for mask in masks if mask.name == "window"), default=0)
     tokens = len(side.token_ids or ())
-    return f"The text of {tokens} tokens does not show the window of {width} keys." if width >= tokens else ""
+    return f"The text of {tokens} tokens does not show the window of {width} keys." if 0 < tokens <= width else ""
 
 
 # --- layers of two runs ------------------------------------------------------------------------------------
@@ -338,15 +342,14 @@ def check_arrays(steps: LayerSteps, layer: RunLayer, reference: Side, other: Sid
     """Raise InputError for arrays of other shapes than those of the reference, and for numbers that are not finite."""
     for name, array in layer.arrays.items():
         if name not in ("scores", "weights", "heads") and not np.isfinite(array).all():
-            raise InputError(
-                f"{name} of layer {layer.index} has NaN or infinity in {other.name}; attn compares numbers"
-            )
+            what = f"{_WORDS.get(name, name)} of layer {layer.index}"
+            raise InputError(f"{what} has NaN or infinity in {other.name}; attn compares numbers")
     made = steps.run({}, "k")
     made |= {} if steps.x is None else {"attention": steps.x, "next": steps.x}
     for name in [name for name in STAGE_OF if name in made.keys() & layer.arrays]:
         ours, theirs = made[name].shape, layer.arrays[name].shape
         if ours != theirs:
-            what = {"next": "output", "attention": "output of the attention"}.get(name, name)
+            what = _WORDS.get(name, name)
             both = f"shape {[*theirs]} in {other.name} and {[*ours]} in {reference.name}"
             raise InputError(f"{what} of layer {layer.index} has {both}; give two runs of one checkpoint and one text")
 

@@ -49,13 +49,13 @@ class Rounding:
         self.of_products = Rounding("float32") if dtype in ("int8", "int4") else self
 
     def __call__(self, array: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "... N"]:
-        """Return an array with an error of each number, relative to its row, or to the range of what was quantized."""
+        """Return an array with an error of each number, relative to it and to its row, or to the range if quantized."""
         if self.dtype in LEVELS:
             axis = -1 if self.dtype == "int4" else None
             low, high = (edge(axis=axis, initial=0, keepdims=True) for edge in (array.min, array.max))
             step = (high - low) * self.unit
             return (array + step * self._draws.uniform(-0.5, 0.5, array.shape)).astype(np.float32)
-        size = np.sqrt(np.square(array, dtype=np.float64).mean(axis=-1, keepdims=True))
+        size = np.maximum(np.sqrt(np.square(array, dtype=np.float64).mean(axis=-1, keepdims=True)), np.abs(array))
         return (array + self.unit / 2 * size * self._draws.standard_normal(array.shape)).astype(np.float32)
 
 
@@ -154,6 +154,13 @@ def alibi(heads: int, queries: int, keys: int) -> Float[np.ndarray, "H Q K"]:
     slopes += [2 ** (-4 * (2 * head + 1) / power) for head in range(heads - power)]
     distance = np.arange(keys)[None] - np.arange(keys - queries, keys)[:, None]
     return (np.array(slopes)[:, None, None] * distance).astype(np.float32)
+
+
+def bias_name(bias: Float[np.ndarray, "#H Q K"] | None, allowed: Bool[np.ndarray, "#H Q K"] | None) -> str:
+    """Return the kind of biases that are added to scores: none, ALiBi or relative."""
+    if bias is None or allowed is None or not bias.any():
+        return "none"
+    return "ALiBi" if is_alibi(bias, allowed) else "relative"
 
 
 def is_alibi(bias: Float[np.ndarray, "#H Q K"], allowed: Bool[np.ndarray, "#H Q K"]) -> bool:

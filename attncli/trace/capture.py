@@ -134,7 +134,7 @@ def read_capture(tensors: Tensors, layers: Indices) -> Capture:
     }
     widest = next((_DTYPES[kind] for kind in _DTYPES if kind in tensors.types.values()), "float32")
     rotated, dtype = tensors.metadata.get("rotated", "after"), tensors.metadata.get("dtype", widest)
-    for value, among in ((rotated, get_args(Rotated)), (dtype, tuple(_DTYPES.values()))):
+    for value, among in ((rotated, get_args(Rotated)), (dtype, (*_DTYPES.values(), "int8", "int4"))):
         if value not in among:
             raise InputError(f"its metadata has '{visible(value)}'; expected {', '.join(among[:-1])} or {among[-1]}")
     capture = Capture(captured, ids.get("tokens"), ids.get("positions"), cast(Rotated, rotated), dtype)

@@ -12,21 +12,21 @@ PROJECT = Path(__file__).parents[2]
 
 # Lines of Python. A change that makes a package smaller lowers its number; none is raised.
 PACKAGES = {
-    "analysis": 9216,
-    "checkpoints": 2489,
-    "cli": 4689,
-    "corpus": 1281,
-    "encoding": 1749,
-    "engines": 5905,
-    "explore": 1335,
-    "formats": 2351,
+    "analysis": 8992,
+    "checkpoints": 2436,
+    "cli": 4535,
+    "corpus": 1264,
+    "encoding": 1649,
+    "engines": 5779,
+    "explore": 1194,
+    "formats": 2309,
     "masks": 2400,
-    "recording": 4473,
-    "render": 6268,
-    "trace": 2330,
+    "recording": 4373,
+    "render": 5954,
+    "trace": 2301,
 }
 TOP = 877  # the modules that stand in no package
-TESTS = 34203
+TESTS = 33934
 PAGE = 1142  # lines of HTML, CSS and JavaScript
 RIDDLES = 0
 

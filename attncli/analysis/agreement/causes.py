@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.analysis.agreement.question import LayerQuestion
-from attncli.analysis.steps import Array, LayerSteps, alibi, difference, is_alibi
-from attncli.engines.numpy.families import scaling_of, usual_scalings
-from attncli.engines.numpy.ops import base_of, frequencies_of
+from attncli.analysis.steps import Array, LayerSteps, alibi, bias_name, difference
+from attncli.engines.numpy.families import rotation_parts, usual_scalings
+from attncli.engines.numpy.ops import Rope, base_of, frequencies_of
 from attncli.masks.nearby import mask_name, masks_near
 from attncli.text import join_ranges, short_number
 
+_Function = Callable[..., Any]
 Apply = Callable[[int, LayerSteps], LayerSteps]
 _BASES = (1e4, 1e6, 5e5, 1e5, 1e7, 5e6, 2.5e4, 5e4, 1.5e5, 2e5, 1e3, 5e2, 1e2)
 _IGNORED = -1e3  # a sink that takes no weight
@@ -54,6 +55,8 @@ class Candidate(NamedTuple):
 
 def _values(question: LayerQuestion, apply: Callable[[float], Apply], low: float, high: float) -> Iterator[float]:
     """Yield the number with which an array differs least, the roundest first: on a grid, then by golden section."""
+    if question.most < math.inf:  # the first of two faults has the solved number
+        return
 
     @cache
     def distance(power: float) -> float:
@@ -80,30 +83,20 @@ def _replacing(question: LayerQuestion, name: str, theirs: Any, word: str = "") 
     here, there = (_WORDS[name](value, question.steps) if name in _WORDS else "" for value in (ours, theirs))
     words = (word or there, here) if here != there or word else ("changed", "")
     for parts in _PARTS.get(name, ()):
-        mixed = _mixed(ours or _unchanged, theirs or _unchanged, parts)
-        yield Proposal(*words, partial(apply, mixed), _named(parts))
+        yield Proposal(*words, partial(apply, _mixed(ours, theirs, parts)), _named(parts))
     if name not in _PARTS:
         yield Proposal(*words, partial(apply, theirs))
 
 
-def _mixed(ours: Callable[..., Any], theirs: Callable[..., Any], parts: Collection[int]) -> Callable[..., Any]:
-    """Return a function that gives some of the arrays of another one."""
-    both: Any = lambda *arrays: zip(ours(*arrays), theirs(*arrays), strict=True)  # noqa: E731
+def _mixed(ours: _Function | None, theirs: _Function | None, parts: Collection[int]) -> _Function:
+    """Return a function that gives some of the arrays of another one; None changes nothing."""
+    made: Any = lambda function, arrays: function(*arrays) if function else arrays  # noqa: E731
+    both: Any = lambda *arrays: zip(made(ours, arrays), made(theirs, arrays), strict=True)  # noqa: E731
     return lambda *arrays: tuple(pair[part in parts] for part, pair in enumerate(both(*arrays)))
-
-
-def _unchanged(*arrays: Array) -> Any:
-    return arrays
 
 
 def _named(parts: Iterable[int]) -> str:
     return "of " + " and ".join("qkv"[part] for part in parts)
-
-
-def _bias_kind(bias: Array | None, steps: LayerSteps) -> str:
-    if bias is None or steps.mask is None or not bias.any():
-        return "none"
-    return "ALiBi" if is_alibi(bias, steps.mask) else "relative"
 
 
 _PARTS = {"project": ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)), "norm_heads": ((0,), (1,), (0, 1))}
@@ -114,7 +107,7 @@ _WORDS: dict[str, Callable[[Any, LayerSteps], str]] = {  # values that have a na
     "key_heads": lambda *_: "in groups",
     "mask": lambda mask, _: mask_name(mask),
     "sinks": lambda sinks, _: "ignored" if sinks is None or sinks.max() < _IGNORED else "used",
-    "bias": _bias_kind,
+    "bias": lambda bias, steps: bias_name(bias, steps.mask),
 }
 
 
@@ -129,13 +122,13 @@ def _with_rope(**fields: Any) -> Apply:
 def _positions(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose positions: those that are stated, or at which each key is nearest to the rotated one, or others."""
     steps, keys, embed = question.steps, question.layer.arrays.get("k"), question.reference.embed
-    ours, rope = steps.positions, steps.rope
-    solved: list[Array] = [question.layer.stated.get("positions", ours)]
-    if rope is not None and keys is not None and question.parted in ("q", "k"):
+    ours, rope, stated = steps.positions, steps.rope, question.layer.stated.get("positions")
+    solved: list[Array] = [] if stated is None else [stated]
+    if stated is None and rope is not None and keys is not None and question.parted in ("q", "k"):
         before = question.layer.arrays.get("k_normed", question.made["k_normed"])
         tried = (rope.rotate(before, np.full(len(ours), position)) for position in range(len(ours) + 64))
         solved.append(np.argmin([difference(one, keys) for one in tried], axis=0))
-    elif rope is not None and question.is_after("scores"):  # begun anew, as of texts that are packed
+    elif stated is None and rope is not None and question.is_after("scores"):  # begun anew, as of texts that are packed
         solved.append(np.r_[: question.rows[0], : len(ours) - question.rows[0]])
     elif question.layer.index == 0 and embed is not None:
         solved += [ours + shift for shift in (1, 2, -1, 3, 4, 5, 6, 7, 8)]
@@ -150,36 +143,42 @@ def _positions(question: LayerQuestion) -> Iterator[Proposal]:
 
 
 def _rotations(question: LayerQuestion) -> Iterator[Proposal]:
-    """Propose the other pairs, and another width, base or scaling; a run that states its rotation is asked for that."""
-    if (rope := question.steps.rope) is None:
-        return
-    ours, base, count = rope.frequencies, base_of(rope.frequencies), len(rope.frequencies)
-    theirs, whole, width = question.layer.stated.get("rope"), frequencies_of(base, count), question.made["k"].shape[-1]
-    pairs = ("half-split", "interleaved")[:: -1 if rope.is_interleaved else 1]
-    yield Proposal(pairs[1], pairs[0], _with_rope(is_interleaved=not rope.is_interleaved), "pairs")
-    yield Proposal("0", str(2 * count), _with(rope=None), "width")
-    for part in dict.fromkeys(n // 2 for n in (width, width // 2, width // 4, *range(2, width, 2))):
-        if part not in (0, count):
-            yield Proposal(str(2 * part), str(2 * count), _with_rope(frequencies=frequencies_of(base, part)), "width")
-    if count < 2:
-        return
+    """Propose the rotation that a run states, or other pairs, another width, base or scaling."""
+    if "rope" in question.layer.stated:
+        yield from _stated_rotation(question.steps.rope, question.layer.stated["rope"])
+    elif rope := question.steps.rope:
+        ours, base, count = rope.frequencies, base_of(rope.frequencies), len(rope.frequencies)
+        width, whole, here = question.made["k"].shape[-1], frequencies_of(base, count), rotation_parts(rope, base)
+        pairs = "half-split" if rope.is_interleaved else "interleaved"
+        yield Proposal(pairs, here["pairs"], _with_rope(is_interleaved=not rope.is_interleaved), "pairs")
+        yield Proposal("0", here["width"], _with(rope=None), "width")
+        for part in dict.fromkeys(n // 2 for n in (width, width // 2, width // 4, *range(2, width, 2))):
+            if part not in (0, count):
+                yield Proposal(
+                    str(2 * part), here["width"], _with_rope(frequencies=frequencies_of(base, part)), "width"
+                )
 
-    def with_base(value: float) -> Apply:
-        return _with_rope(frequencies=(frequencies_of(value, count) * (ours / whole)).astype(np.float32))
+        def with_base(value: float) -> Apply:
+            return _with_rope(frequencies=(frequencies_of(value, count) * (ours / whole)).astype(np.float32))
 
-    for value in [base_of(theirs.frequencies)] if theirs else chain(_BASES, _values(question, with_base, 10.0, 1e9)):
-        if value != base:
-            yield Proposal(f"{value:.12g}", f"{base:.12g}", with_base(value), "base")
-    scaling = scaling_of(ours)
-    if scaling != "none":
-        yield Proposal("none", scaling, _with_rope(frequencies=whole, magnitude=1.0), "scaling")
-    for name, frequencies, magnitude in usual_scalings(base, count):
-        if question.most == math.inf or name.startswith("linear"):
-            yield Proposal(name, scaling, _with_rope(frequencies=frequencies, magnitude=magnitude), "scaling")
-    if theirs is not None and (scaling_of(theirs.frequencies)[:2] == "by" or base_of(theirs.frequencies) == base):
-        name = scaling_of(theirs.frequencies) + f", times {theirs.magnitude:.4g}" * (theirs.magnitude != 1)
-        stated = _with_rope(frequencies=theirs.frequencies, magnitude=theirs.magnitude)
-        yield Proposal(name, scaling, stated, "scaling")
+        for value in chain(_BASES, _values(question, with_base, 10.0, 1e9)):
+            if value != base:
+                yield Proposal(f"{value:.12g}", here["base"], with_base(value), "base")
+        if here["scaling"] != "none":
+            yield Proposal("none", here["scaling"], _with_rope(frequencies=whole, magnitude=1.0), "scaling")
+        for name, frequencies, magnitude in usual_scalings(base, count):
+            if question.most == math.inf or name.startswith("linear"):
+                scaled = _with_rope(frequencies=frequencies, magnitude=magnitude)
+                yield Proposal(name, here["scaling"], scaled, "scaling")
+
+
+def _stated_rotation(ours: Rope | None, theirs: Rope | None) -> Iterator[Proposal]:
+    base = 0.0 if ours is None else base_of(ours.frequencies)
+    here, there = rotation_parts(ours, base), rotation_parts(theirs, base)
+    if apart := [name for name in there if here.get(name) != there[name]]:
+        named = [", ".join(f"{name} {side.get(name, 'none')}" for name in apart) for side in (there, here)]
+        values = named if len(apart) > 1 else [side.get(apart[0], "none") for side in (there, here)]
+        yield Proposal(values[0], values[1], _with(rope=theirs), apart[0] if len(apart) == 1 else "")
 
 
 def _projecting(parts: Collection[int], change: Callable[[Any, Sequence[Array]], Sequence[Array]]) -> Apply:
@@ -229,8 +228,7 @@ def _rows(question: LayerQuestion) -> Iterator[Proposal]:
 def _layers(question: LayerQuestion) -> Iterator[Proposal]:
     """Propose the weights of each other layer, in exchange."""
     here = question.layer.index
-    others = set(question.reference.indices) - {here}
-    for there in others if question.steps.project and question.most == math.inf else ():
+    for there in {*question.reference.indices} - {here} if question.steps.project and question.most == math.inf else ():
 
         def apply(index: int, steps: LayerSteps, there: int = there) -> LayerSteps:
             other = question.reference.steps({here: there, there: here}.get(index, index), steps.x)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from attncli.analysis.agreement.causes import CANDIDATES, Proposal
 from attncli.analysis.agreement.question import LEAST, NEAR, RECORDED, TIMES, Cell, LayerQuestion
-from attncli.analysis.runs import Following, RunLayer, Side, check_arrays, group_keys, ids_apart, with_next
+from attncli.analysis.runs import Following, RunLayer, Side, check_arrays, group_keys, ids_apart, types_apart, with_next
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, LayerSteps, Rounding, difference
 from attncli.errors import InputError
 from attncli.masks.findings import Finding
@@ -18,6 +18,7 @@ from attncli.text import join_ranges, layers_named
 
 _MOST_CAUSES, _MOST_FAILURES = 8, 2  # of a layer; layers that are searched without success
 _PAIRS = 10  # proposals that are tried together with others, where none explains a difference alone
+_STATED = {"rotary", "mask", "scale", "softcap"}  # candidates whose values a checkpoint states
 _EXPERTS = "{} are not compared: rounding may give other experts to the tokens at {}."
 
 
@@ -63,14 +64,11 @@ class Agreement:
 def compare(first: Side, second: Side) -> Agreement:
     """Compare two runs of one sentence; InputError where they have no layer in common, or other sizes.
 
-    A is the reference: the first, or the one that can be computed. A layer of it is computed from B's arrays, so that a
-    difference is its own; its twin, which rounds every array, shows what rounding gives. A cause is proved where the
-    reference with it agrees.
+    A is the reference: the first, or the one that can be computed. A layer of it is computed from B's arrays, so that
+    differences are its own, and once more with every array rounded. A cause is proved where A with it agrees.
     """
     first, second = sorted((first, second), key=lambda side: side.embed is None)
-    types = {first.dtype, second.dtype}
-    if first.weights and second.weights and first.weights != second.weights:
-        types |= {first.weights, second.weights}
+    types = {first.dtype, second.dtype, *types_apart(first, second)}
     rounding = max(map(Rounding, sorted(types)), key=lambda rounding: rounding.unit)
     result = Agreement((first.name, second.name), rounding.dtype, notes=[*dict.fromkeys(first.notes + second.notes)])
     last = _Walk(result, first, second, rounding).run()
@@ -132,8 +130,9 @@ class _Walk:
                 break
         if not self.result.rows and not self.result.partings:
             raise InputError(f"{' and '.join(self.result.names)} hold no array in common; write q, k and v of all")
-        if self.result.rows and not self.is_over and "next" not in self.result.rows[max(self.result.rows)]:
-            self.result.not_compared.append(f"The output of layer {max(self.result.rows)} is not compared.")
+        rows = {} if self.is_over else self.result.rows
+        if hidden := [index for index, row in rows.items() if "next" not in row and index + 1 not in rows]:
+            self.result.not_compared.append(f"The output of {layers_named(hidden)} is not compared.")
         return x if self.other.indices and self.reference.indices else None
 
     def _check_layers(self) -> None:
@@ -164,8 +163,9 @@ class _Walk:
         twins = replace(steps, x=twin).run(written, rounding=self.rounding)
         question = LayerQuestion(layer, self.reference, steps, self._following(after))
         question = question.rounded(twins, before, 1 + len(self.result.rows))
-        if row := {name: question.changed(parted=name).cell for name in question.apart}:
-            self.result.rows[layer.index] = row
+        row = {name: question.changed(parted=name).cell for name in question.apart}
+        if self.other.indices:
+            question = self._as_stated(question)
         for _ in range(_MOST_CAUSES):
             # Arrays of one stage are independent: one of them may have a fault that another has not.
             questions = [question.changed(parted=name) for name in question.apart if question.parts(name)]
@@ -185,15 +185,33 @@ class _Walk:
                 self.open, self.failures = None, self.failures - 1
             self.solved += [one for one in solved if one not in self.solved]
             for one in solved:
-                cause = Cause(one.name, one.theirs, one.ours, one.undone)
-                self.result.partings.append(Parting(one.candidate.stage, [layer.index], parted.cell, cause))
-                question = replace(question, steps=one.apply(layer.index, question.steps))
+                question = self._given(question, one, parted.cell)
             question = replace(question, following=self._following(after))
+        if row and not self.is_over:
+            self.result.rows[layer.index] = row
         if "next" in written or "next" not in question.made:
             return (written.get("next"),) * 2
         if question.steps is not steps:
             twins = replace(question.steps, x=twin).run(written, rounding=self.rounding)
         return question.made["next"], twins["next"]
+
+    def _given(self, question: LayerQuestion, one: Proposal, cell: Cell) -> LayerQuestion:
+        """Add a cause to the result, and return the question with it given to the reference."""
+        cause = Cause(one.name, one.theirs, one.ours, one.undone)
+        self.result.partings.append(Parting(one.candidate.stage, [question.layer.index], cell, cause))
+        return replace(question, steps=one.apply(question.layer.index, question.steps))
+
+    def _as_stated(self, question: LayerQuestion) -> LayerQuestion:
+        """Give the reference what another checkpoint states, however little it changes."""
+        for candidate in (one for one in CANDIDATES if one.name in _STATED):
+            for one in candidate.proposals(question.changed(parted="next")):
+                changed = replace(question, steps=one.apply(question.layer.index, question.steps))
+                name = next(
+                    name for name in question.apart if STAGES.index(STAGE_OF[name]) >= STAGES.index(one.candidate.stage)
+                )
+                solved = one._replace(undone=float(changed.apart[name].max()))
+                question = self._given(question, solved, question.changed(parted=name).cell)
+        return question
 
     def _following(self, after: RunLayer | None) -> Following | None:
         if after is None or (steps := self.reference.steps(after.index, None)) is None or steps.project is None:
@@ -210,13 +228,12 @@ class _Walk:
 
     def _add_unexplained(self, question: LayerQuestion) -> None:
         is_of_experts = self.reference.has_experts and question.layer.index > 0 and question.parted in RECORDED
-        few = len(question.rows) <= len(question.apart[question.parted]) / 2
+        few = len(question.rows) <= max(len(question.apart[question.parted]) / 8, 1)
         if is_of_experts and few and self.rounding.dtype != "float32":
             layers = [index for index in self.reference.held if index >= question.layer.index]
-            tokens = join_ranges(question.rows.tolist())
-            self.result.not_compared.append(_EXPERTS.format(layers_named(layers).capitalize(), tokens))
+            words = layers_named(layers).capitalize(), join_ranges(question.rows.tolist())
+            self.result.not_compared.append(_EXPERTS.format(*words))
             self.result.missing += layers
-            del self.result.rows[question.layer.index]
             self.is_over = True
         elif self.open is None:
             parting = _unexplained(question)
@@ -242,26 +259,19 @@ def _unexplained(question: LayerQuestion) -> Parting:
 
 
 def _solve(question: LayerQuestion, tried: list[Proposal]) -> list[Proposal]:
-    """Return the candidate with which most arrays agree, and of these the one that leaves least; empty without one.
-
-    `tried` collects the others with the difference that each leaves.
-    """
+    """Return the candidate with which most arrays agree, and which leaves least; collect all with what they leave."""
     explaining: list[tuple[tuple[int, float], Proposal]] = []
     for proposal in chain.from_iterable(candidate.proposals(question) for candidate in CANDIDATES):
         count, undone = question.agreeing(proposal.apply(question.layer.index, question.steps))
         tried.append(proposal._replace(undone=undone))
-        rank = count, -max(undone / question.roundings[question.parted], NEAR)
-        if rank == (len(question.apart), -NEAR):
+        if count == len(question.apart) and undone <= question.roundings[question.parted]:
             return tried[-1:]
-        explaining += [(rank, tried[-1])] * (count > 0)
+        explaining += [((count, -undone), tried[-1])] * (count > 0)
     return [max(explaining, key=itemgetter(0))[1]] if explaining else []
 
 
 def _solve_two(question: LayerQuestion, before: list[Proposal], tried: list[Proposal]) -> list[Proposal]:
-    """Return two candidates that explain a difference together, the earlier stage first; empty without.
-
-    The first is a cause that was found before, or one that leaves little.
-    """
+    """Return two candidates that explain a difference together: one found before or near to it, and a new one."""
     index, most = question.layer.index, float(question.apart[question.parted].max())
     nearest = {one.name: one for one in sorted(tried, key=attrgetter("undone"), reverse=True)}
     for first in (*before, *sorted(nearest.values(), key=attrgetter("undone"))[:_PAIRS]):

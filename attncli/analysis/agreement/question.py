@@ -13,8 +13,8 @@ import numpy as np
 from attncli.analysis.runs import Following, RunLayer, Side
 from attncli.analysis.steps import STAGE_OF, STAGES, Array, Arrays, LayerSteps, difference
 
-LEAST = 2.0**-19  # a relative difference that float32 hardly shows
-TIMES = 4.0  # times what rounding gives: more is not explained by it, nor by that of arrays which no file shows
+LEAST = 2.0**-16  # a relative difference that sums of float32 in another order give
+TIMES = 8.0  # times what rounding gives: more is not explained by it, nor by that of arrays which no file shows
 NEAR = 2.0  # times what rounding gives: a value that leaves no more is the cause; in 16 bits others agree as well
 RECORDED = {"q", "k", "v", "q_normed", "k_normed", "input", "attention", "next"}  # what files hold
 
@@ -68,20 +68,13 @@ class LayerQuestion:
         Where no hidden states are known, they grow over `count` layers from `before`, the difference of the last one.
         """
         apart = {name: float(difference(twin[name], self.made[name]).max()) for name in self.made}
-        if self.following is not None and "next" in apart:
-            steps = self.following.variants[0]
-            values = [replace(steps, x=arrays["next"]).run({}, "k")["v"] for arrays in (twin, self.made)]
-            apart["next"] = float(difference(*values).max())
         if before is not None:  # what q, k and v were rounded by before is in them, and grows from layer to layer
             least = {name: 8 * apart[name] for name in apart if name in RECORDED}
             apart |= {name: min(max(value, before), count * value) for name, value in least.items()}
         return self.changed(roundings={name: max(value, 2.0**-24) for name, value in apart.items()})
 
     def distance(self, steps: LayerSteps) -> float:
-        """Return the difference of the array in question with other steps, at a quarter of the tokens that have it.
-
-        Masks mostly differ at late tokens: another fault is solved for at the others.
-        """
+        """Return the difference with other steps at a quarter of the tokens: masks mostly differ at late ones."""
         apart = self._apart(steps.run(self.layer.arrays, self.parted), steps)[self.parted]
         before = self.apart[self.parted]
         with np.errstate(invalid="ignore"):
@@ -95,13 +88,10 @@ class LayerQuestion:
     def explains(self, left: float) -> bool:
         """Return whether so little is left of the difference that rounding explains it."""
         rounding, apart = self.roundings[self.parted], min(self.most, float(self.apart[self.parted].max()))
-        return left <= max(LEAST, min(TIMES * rounding, max(NEAR * rounding, apart / NEAR**2), apart / NEAR))
+        return left <= max(LEAST, min(TIMES * rounding, max(NEAR * rounding, apart / NEAR**4), apart / NEAR))
 
     def agreeing(self, steps: LayerSteps) -> tuple[int, float]:
-        """Return how many arrays agree with other steps, and what is left of the difference in question.
-
-        0 unless the array in question agrees, and every one of its stage or before that did.
-        """
+        """Return how many arrays agree with other steps, 0 if one in question or before does not, and what is left."""
         if not self.explains(left := self.distance(steps)):
             return 0, left
         whole, stage = self._apart(steps.run(self.layer.arrays), steps), STAGES.index(STAGE_OF[self.parted])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, cast
@@ -9,11 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from attncli.analysis.agreement.compare import Agreement, Parting, compare
-from attncli.analysis.agreement.question import Cell
+from attncli.analysis.agreement.question import LEAST, TIMES, Cell
 from attncli.analysis.check.graphs import built_in_text, check_has_text, compared_runs, findings_of, window_of
 from attncli.analysis.runs import ENCODER_ALONE, computed_side, side_of, traced_side
 from attncli.analysis.steps import LEVELS, difference
-from attncli.attention import noise_floor
 from attncli.checkpoints.onnx_files import graphs_of
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot, resolve
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from attncli.engines.source import OpenModel
 
 _MOST_NAMES = 4  # of matrices
+_BEHIND = "attn does not compare what follows the attention of layer {}."
 _PIXELS, _MOST_PIXELS = 224, 1024  # of a picture's side
 
 
@@ -83,6 +84,8 @@ def _compared(snapshot: Snapshot, graph: Snapshot, sources: Sequence[OpenModel],
         _compare_decoder(agreement, sources, text)
     elif weights is None:
         _compare_outputs(agreement, ours, theirs, text)
+    elif agreement.rows:
+        agreement.not_compared.append(_BEHIND.format(max(agreement.rows)))
     if weights is not None and not (snapshot.onnx or snapshot.gguf):
         _compare_weights(agreement, snapshot, graph)
     return agreement
@@ -99,8 +102,10 @@ def _compare_outputs(agreement: Agreement, ours: OpenModel, theirs: OnnxModel, t
         expected = side.logits(layer.arrays["next"]) if side.logits else layer.arrays["next"]
         output = theirs.own_output(text)[0][-len(expected) :]
     if expected is None or output is None or expected.shape != output.shape:
-        agreement.not_compared.append(f"attn does not compare what follows the attention of layer {last}.")
-    elif (largest := float(difference(output, expected).max())) > noise_floor(agreement.dtype):
+        agreement.not_compared.append(_BEHIND.format(last))
+        return
+    rounding = max((cell.rounding or 0.0 for cell in agreement.rows[last].values()), default=0.0)
+    if (largest := float(difference(output, expected).max())) > max(LEAST, TIMES * rounding):
         agreement.partings.append(Parting("last output", [last], Cell(largest, None, agrees=False)))
 
 
@@ -109,21 +114,23 @@ def _compare_weights(agreement: Agreement, checkpoint: Snapshot, graph: Snapshot
     from attncli.checkpoints.onnx_weights import quantized_matrices
 
     matrices = [one for path in graph.onnx for one in quantized_matrices(path)]
-    left, seen = matrices, set[tuple[int, ...]]()
+    left, unmatched = matrices, Counter[tuple[int, ...]]()  # shapes of matrices of the checkpoint
     store = open_store(checkpoint)
     for name in store.names:
         shape = store.stored(name).shape
         if any(one.values.shape in (shape, shape[::-1]) for one in matrices):
-            seen |= {shape, shape[::-1]}
-            values = to_float32(store.read(name))
+            values, before = to_float32(store.read(name)), len(left)
             left = [one for one in left if not any(map(one.is_rounding_of, (values, values.T)))]
+            unmatched.update({shape, shape[::-1]} if len(left) == before else ())
             store.release()
-    names, count = [one.node for one in left if one.values.shape in seen], len(matrices)
+    names, count = [one.node for one in left if unmatched[one.values.shape]], len(matrices)
     if names:
         which = ", ".join(map(visible, names[:_MOST_NAMES])) + " …" * (len(names) > _MOST_NAMES)
         message = f"{len(names)} of {count} quantized matrices are no rounding of one of A: {which}"
         agreement.findings.append(Finding("weights", "error", message))
     agreement.not_compared.append(f"{count - len(left)} of {count} quantized matrices are those of A, rounded.")
+    if others := len(left) - len(names):
+        agreement.not_compared.append(f"{others} {'is' if others == 1 else 'are'} packed, or in A of no such shape.")
 
 
 def _compare_decoder(agreement: Agreement, sources: Sequence[OpenModel], text: str) -> None:

@@ -27,7 +27,7 @@ from attncli.engines.numpy.model_spec import (
     Residual,
     Unembedding,
 )
-from attncli.engines.numpy.ops import ACTIVATIONS, base_of, frequencies_of, layer_norm, rms_norm, yarn
+from attncli.engines.numpy.ops import ACTIVATIONS, Rope, base_of, frequencies_of, layer_norm, rms_norm, yarn
 from attncli.masks.expressions import Atom
 from attncli.trace.selection import MOST
 
@@ -433,3 +433,19 @@ def scaling_of(frequencies: Frequencies) -> str:
     if np.allclose(ratio, ratio[0], rtol=1e-3):
         return "none" if abs(ratio[0] - 1) < 1e-3 else f"linear {ratio[0]:.4g}"
     return f"by {ratio.max():.4g}"
+
+
+def rotation_parts(rope: Rope | None, base: float) -> dict[str, str]:
+    """Return the parts of a rotation in words; its base is the given one where a usual scaling of that explains it."""
+    if rope is None:
+        return {"width": "0"}
+    count, scaling = len(rope.frequencies), scaling_of(rope.frequencies)
+    for name, frequencies, _ in usual_scalings(base, count) if scaling != "none" and base else ():
+        if np.allclose(frequencies, rope.frequencies, rtol=1e-4):
+            scaling = name
+            break
+    else:
+        base = base_of(rope.frequencies)
+    pairs, times = "interleaved" if rope.is_interleaved else "half-split", f", times {rope.magnitude:.4g}"
+    scaling += times * (rope.magnitude != 1)
+    return {"pairs": pairs, "width": str(2 * count), "base": f"{base:.12g}", "scaling": scaling}

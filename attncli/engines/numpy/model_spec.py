@@ -231,9 +231,9 @@ class ModelWeights:
             raise UnsupportedError(f"its weights have no {names[0]}, which predicts the next token")
         return matching[0]
 
-    def precision(self, name: str) -> str:
-        """Return the bits of a number of a tensor that hold its digits; see `Store.precision`."""
-        return self._store.precision(self.prefix + name)
+    def types(self) -> dict[str, str]:
+        """Return the type of each tensor, whose rounding it has; see `Store.precision`."""
+        return {name.removeprefix(self.prefix): self._store.precision(name) for name in self._store.names}
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -32,7 +32,8 @@ class GraphRunner:
         self.cache, self.weight_form = graph.cache, graph.weight_form
         self.sublayers = translated(NotExposedError, f"attn cannot read {shown}", _sublayers, graph, kind)  # in order
         if not self.sublayers:
-            raise NotExposedError(f"{shown} has no attention that attn reads: no Softmax between two MatMul nodes")
+            expected = "a Softmax between two MatMul nodes; export it without an optimizer of its graph"
+            raise NotExposedError(f"{shown} has no attention that attn reads, as {expected}")
 
     def open(self, layers: Sequence[int], kind: str | None) -> None:
         """Open the runtime for some layers."""

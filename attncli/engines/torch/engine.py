@@ -221,6 +221,7 @@ class Checkpoint(OpenModel):
                 "engine": "transformers",
                 **self.snapshot.details,
                 **({"weights": self._form} if self._form else {}),
+                **({"stored": stored} if (stored := _stored_type(self.snapshot.config)) else {}),
                 **({"experts": experts} if (experts := _expert_count(self.model.config.to_dict())) > 1 else {}),
                 **({} if self.part.tower is None else {"tower": self.part.tower}),
                 **self.reads,
@@ -234,3 +235,9 @@ def _expert_count(config: Mapping[str, Any]) -> int:
     """Return how many experts a layer has; the field has another name in each family."""
     counts = (value for name, value in config.items() if "expert" in name and "per_tok" not in name)
     return max((count for count in counts if isinstance(count, int)), default=0)
+
+
+def _stored_type(config: Mapping[str, Any]) -> str:
+    """Return the type of number of the weights in their files; empty if it is not stated."""
+    stated = config.get("dtype") or config.get("torch_dtype")
+    return stated if isinstance(stated, str) else ""
