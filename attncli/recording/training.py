@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Its module, or its place outside of modules; which call in a run of its module it is; and its heads.
 _Layer = tuple[int | CallSite, int, int]
 _OPTIMIZER = "optimizer step"
-_COMPILED = "attention that torch.compile compiled is not seen: nothing is measured from step {} on"
+_COMPILED = "code that torch.compile compiled would run eagerly: nothing is measured from step {} on"
 _COMPILED += "; set TORCH_COMPILE_DISABLE=1 to measure the program without it"
 _CELLS, _ROWS = 2**19, 8  # of a call: cells that are measured at most, and query positions at least
 
@@ -91,7 +91,13 @@ class StepMeter:
             if isinstance(model, nn.Module):
                 end()
                 return compiled
-            return wraps(compiled)(lambda *args, **kwargs: (end(), compiled(*args, **kwargs))[1])
+
+            @wraps(compiled)
+            def call_unseen(*args: Any, **kwargs: Any) -> Any:
+                end()
+                return compiled(*args, **kwargs)
+
+            return call_unseen
 
         return compile_unseen  # libraries compile functions as they are imported, and call few of them
 
