@@ -138,8 +138,13 @@ def changed_heads(first: HeadReport, last: HeadReport) -> list[tuple[str, str, s
     for head, before, after in zip(names_of(first), first.heads, last.heads, strict=True):
         labels = ["NaN" if each.metrics.get("entropy") is None else each.label for each in (before, after)]
         weights = [(name, before.metrics.get(metric), after.metrics.get(metric)) for name, metric in WEIGHTS.items()]
-        changes = [(b - a, name) for name, a, b in weights if a is not None and b is not None] or [(0.0, "self")]
+        changes = [(b - a, name) for name, a, b in weights if a is not None and b is not None] or [(np.nan, "self")]
         change, name = max(changes, key=lambda change: abs(change[0]))
         if labels[0] != labels[1] or abs(change) >= _LEAST:
-            found.append((abs(change), (head, " → ".join(dict.fromkeys(labels)), f"{name} {change:+.2f}")))
+            found.append(
+                (
+                    np.nan_to_num(abs(change), nan=np.inf),
+                    (head, " → ".join(dict.fromkeys(labels)), f"{name} {change:+.2f}"),
+                )
+            )
     return [row for _, row in sorted(found, key=lambda pair: -pair[0])]

@@ -6,6 +6,8 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ from running import Ran
 from safetensors.numpy import load_file, save_file
 
 import attncli
-from attncli.analysis.training import steps_of
+from attncli.analysis.metrics import WEIGHTS
+from attncli.analysis.training import changed_heads, steps_of
 
 USAGE, LOAD = 2, 3
 TEXT = "one two three four five one two three four five"
@@ -64,6 +67,17 @@ def test_what_drifted_most_comes_first_with_its_labels(attn: Run, checkpoints: l
     labels = {f"L3H{a['head']}": (a["label"] or "mixed", b["label"] or "mixed")
               for a, b in zip(first, last, strict=True) if a["layer"] == 3}  # fmt: skip
     assert {name: label for name, label, _ in listed} == {n: " → ".join(dict.fromkeys(labels[n])) for n, *_ in listed}
+
+
+def test_heads_that_became_nan_come_first() -> None:
+    def report(*entropies: float | None) -> Any:
+        weights = [dict.fromkeys(WEIGHTS.values(), each) for each in entropies]
+        heads = [{"kind": "self", "layer": 0, "head": at, "label": "sink"} for at in range(len(weights))]
+        metrics = [{**each, "entropy": each["sink"]} for each in weights]
+        return SimpleNamespace(heads=[SimpleNamespace(**h, metrics=m) for h, m in zip(heads, metrics, strict=True)])
+
+    changed = changed_heads(report(0.1, 0.1, 0.1), report(0.1, 0.9, None))
+    assert changed == [("L0H2", "sink → NaN", "self +nan"), ("L0H1", "sink", "previous +0.80")]
 
 
 @pytest.mark.parametrize("form", ["table", "csv"])
