@@ -141,10 +141,5 @@ def changed_heads(first: HeadReport, last: HeadReport) -> list[tuple[str, str, s
         changes = [(b - a, name) for name, a, b in weights if a is not None and b is not None] or [(np.nan, "self")]
         change, name = max(changes, key=lambda change: abs(change[0]))
         if labels[0] != labels[1] or abs(change) >= _LEAST:
-            found.append(
-                (
-                    np.nan_to_num(abs(change), nan=np.inf),
-                    (head, " → ".join(dict.fromkeys(labels)), f"{name} {change:+.2f}"),
-                )
-            )
-    return [row for _, row in sorted(found, key=lambda pair: -pair[0])]
+            found.append((change, (head, " → ".join(dict.fromkeys(labels)), f"{name} {change:+.2f}")))
+    return [row for _, row in sorted(found, key=lambda pair: -np.nan_to_num(abs(pair[0]), nan=np.inf))]

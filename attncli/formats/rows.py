@@ -126,9 +126,8 @@ class TrainingTable:
     """
 
     def __init__(self, path: Path, form: str, is_folder: bool, rank: int, ranks: int) -> None:
-        if is_folder:
-            path = path / f"rank-{rank}.{form}"
-        elif ranks > 1 and not is_stream_path(path):
+        path = path / f"rank-{rank}.{form}" if is_folder else path
+        if ranks > 1 and not is_folder and not is_stream_path(path):
             path = path.with_suffix(f".rank{rank}{path.suffix}")
         self._path, self._form, self._rank = path, form, rank
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -214,9 +214,8 @@ def _read_rows(call: AttentionCall, at: Int[Tensor, " R"]) -> _Rows | None:
         return None
     q = _at(q, at) * call.scale
     grouped = q.reshape(len(q), k.shape[1], -1, q.shape[-1])  # the queries of all heads that share keys
-    scores = (grouped @ k.detach().mT.to(q)).view(-1, call.shape[1], len(at), call.shape[3])
-    for mask in call.masks:
-        scores = scores + _at(mask.values, at) if mask.convention == "additive" else scores
+    bias = sum(_at(mask.values, at) for mask in call.masks if mask.convention == "additive")
+    scores = (grouped @ k.detach().mT.to(q)).view(-1, call.shape[1], len(at), call.shape[3]) + bias
     scores = scores if call.softcap is None else call.softcap * (scores / call.softcap).tanh()
     scores = scores.masked_fill_(~allowed, -torch.inf)
     sinks = [] if call.sinks is None else [_at(call.sinks, at).expand(*scores.shape[:3], 1)]
@@ -226,14 +225,14 @@ def _read_rows(call: AttentionCall, at: Int[Tensor, " R"]) -> _Rows | None:
 def _allowed(call: AttentionCall, at: Int[Tensor, " R"], of_keys: bool = False) -> Bool[Tensor, "#B #H R K"]:
     """Return which keys query positions may attend to, or which queries may attend to key positions."""
     others = torch.arange(call.shape[2 if of_keys else 3], device=call.device)
-    allowed = (others >= at[:, None] if of_keys else others <= at[:, None]) | (not call.is_causal)
+    allowed = ((others >= at[:, None] if of_keys else others <= at[:, None]) | (not call.is_causal))[None, None]
     for mask in call.masks:
         values, is_masked = _at(mask.values, at, of_keys), mask.convention == "masked"
         is_hidden = values <= FORBIDDEN_BELOW if mask.convention == "additive" else (values != 0) == is_masked
         allowed = allowed & ~is_hidden
     if call.weights is not None and call.scores is not None:
         allowed = allowed & ~(_at(call.scores, at, of_keys) <= FORBIDDEN_BELOW)  # NaN is allowed
-    return allowed[(None,) * (4 - allowed.dim())]
+    return allowed
 
 
 def _at(tensor: Tensor, at: Int[Tensor, " R"], of_keys: bool = False) -> Float[Tensor, "#B #H #R D"]:
