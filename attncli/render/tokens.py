@@ -29,7 +29,7 @@ def _title(tokenization: Tokenization) -> str:
     if tokenization.vocab == "words":
         return "words of the text"
     model = tokenization.model and short_name(tokenization.model)
-    return model or tokenization.vocab or "tokens"
+    return model or tokenization.vocab or "tokens of a saved trace"
 
 
 def _facts(tokenization: Tokenization) -> Iterator[str]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.errors import Metadata, UsageError
 from attncli.text import plural, quoted
 from attncli.trace.display import Displayed
 from attncli.trace.tokens import Token, Tokens
+
+if TYPE_CHECKING:
+    from attncli.trace.trace import Trace
 
 SCHEMA = "attncli.tokens/1"
 
@@ -19,7 +22,7 @@ SCHEMA = "attncli.tokens/1"
 class Tokenization(Displayed):
     """Tokens of one sentence; a notebook shows them as `attn tokens` does."""
 
-    kind: str  # `toy` or `pretrained`
+    kind: str  # `toy`, `pretrained`, or the kind of the saved trace
     model: str | None  # the checkpoint
     vocab: str | None  # the toy layer's vocabulary
     text: str  # the sentence
@@ -63,6 +66,17 @@ class Tokenization(Displayed):
     @cached_property
     def _word_of(self) -> dict[int, int]:
         return {piece: word.index for word in self.words or () for piece in word.pieces}
+
+
+def tokenizations_in(trace: Trace) -> Iterator[Tokenization]:
+    """Yield the tokens of a trace, and those of its target if it has one besides a text."""
+    from attncli.trace.trace import texts_of  # it imports NumPy, which the tokens of a text do not need
+
+    origin = (trace.source.kind, trace.source.model, None)
+    _, of_keys = texts_of(trace.text, trace.pair, trace.target)
+    yield Tokenization(*origin, *of_keys, trace.key_tokens)
+    if trace.target is not None and trace.text:
+        yield Tokenization(*origin, trace.target, None, trace.query_tokens)
 
 
 def words_of(tokens: Tokens, text: str, pair: str | None) -> tuple[Tokens, bool]:

@@ -49,7 +49,7 @@ def test_the_command_line_and_python_have_the_same_options_and_choices() -> None
 REFUSED = {
     "inspect x --from a": "TEXT does not apply to --from, whose attention is already computed; drop one of them",
     "inspect --from a --generate 3": "--generate does not apply to --from, whose attention is already computed",
-    "inspect --from a --vocab words": "--vocab does not apply to --from",
+    "tokens --from a --vocab words": "--vocab does not apply to --from",
     "explore --from a --pair x": "--pair does not apply to --from",
     "inspect --from a --dtype float16": "--dtype does not apply to --from without the --model of a capture",
     "diff --first x -m demo -m demo --top 3": "--top does not apply to --first, which compares whole runs",

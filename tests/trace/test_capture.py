@@ -122,10 +122,10 @@ def test_a_saved_trace_is_no_capture(tmp_path: Path) -> None:
         load_capture(tmp_path / "trace.safetensors")
 
 
-@pytest.mark.parametrize("command", ["inspect", "heads", "why -q 3 --head 1", "mask show", "mask check"])
+@pytest.mark.parametrize("command", ["inspect", "heads", "why -q 3 --head 1", "mask show", "tokens", "mask check"])
 def test_every_command_reads_a_capture(attn: Run, capture: Write, command: str) -> None:
     ran = attn(*command.split(), "--from", capture(layer() | {"tokens": np.array([7, 8, 9, 7, 6])}))
-    assert (ran.code, "holds no mask" in ran.err or command.startswith("mask")) == (0, True), ran.err
+    assert (ran.code, "holds no mask" in ran.err or command.startswith(("mask", "tokens"))) == (0, True), ran.err
     assert ran.out
 
 

@@ -211,6 +211,7 @@ VIEWS = [
     *(["heads", "-F", form] for form in ("table", "html", "csv")),
     *(["why", "-q", "0", "-F", form] for form in ("table", "md", "json")),
     *(["diff", "-F", form] for form in ("table", "svg", "json")),
+    *(["tokens", "-F", form] for form in ("table", "svg", "tsv")),
 ]  # fmt: skip
 
 

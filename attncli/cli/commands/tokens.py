@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -12,9 +12,14 @@ from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
 from attncli.errors import ExitCode
 
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from attncli.corpus.jobs import Result
+
 
 class TokenizeOptions(Options):
-    """Options of the tokens to show: those of a vocabulary or a checkpoint's tokenizer."""
+    """Options of the tokens to show: those of a vocabulary, a checkpoint's tokenizer, or a saved trace."""
 
     texts: options.TextOptions
     hub: options.HubOptions
@@ -24,6 +29,7 @@ class TokenizeOptions(Options):
         "Use a checkpoint's tokenizer. Default: the words of the text.", "MODEL", "-m", env=True
     )
     truncate: bool = options.model_option("Cut texts to the most tokens that the model reads.")
+    from_: options.From = None
 
 
 def tokens(
@@ -53,12 +59,22 @@ def tokens(
     }
     task = partial(encode, form=form)
     job = ModelJob[Any](open_tokenizations, task, tokenizer, texts.pair, parallel_from=PARALLEL_FROM_LATE)
-    workers = 1 if form is None else request.parallel.workers
+    results: Generator[Result[Any], None, None]
+    if request.from_ is None:
+        workers = 1 if form is None else request.parallel.workers
+        results = run_job(environment, job, sentences(texts, environment), workers)
+    else:
+        from attncli.engines import load_saved
+        from attncli.trace.tokenization import tokenizations_in
+
+        trace = load_saved(request.from_, request.model, **dict(request.hub.explicit_values()))
+        saved = list(enumerate(tokenizations_in(trace), start=1))
+        results = (job.result(number, tokens) for number, tokens in saved)
     stream = ResultStream(
         environment,
-        run_job(environment, job, sentences(texts, environment), workers),
+        results,
         total=texts.last_number,
-        is_alone=texts.is_alone,
+        is_alone=request.from_ is not None or texts.is_alone,
         shares_terminal=environment.is_terminal(output.file),
         draws=form is None,
     )
