@@ -93,7 +93,7 @@ def test_a_walk(explored: Explored, tmp_path: Path) -> None:
     terminal.press("Enter")
     explored.sees("leave", f"{TEXT}\n")
     terminal.press("q")
-    assert explored.left(tmp_path) == f"attn inspect '{TEXT}' -m demo --mask 'window(2)' --layer 2"
+    assert explored.left(tmp_path) == f"attn inspect '{TEXT}' -m demo --mask 'window(2)' --layer 2 --head 3"
 
 
 def typed_at_once(explored: Explored) -> None:

@@ -14,19 +14,19 @@ PROJECT = Path(__file__).parents[2]
 PACKAGES = {
     "analysis": 8992,
     "checkpoints": 2436,
-    "cli": 4535,
+    "cli": 4551,
     "corpus": 1264,
     "encoding": 1649,
     "engines": 5779,
     "explore": 1194,
-    "formats": 2309,
+    "formats": 2311,
     "masks": 2400,
-    "recording": 4373,
+    "recording": 4390,
     "render": 5954,
-    "trace": 2301,
+    "trace": 2315,
 }
 TOP = 877  # the modules that stand in no package
-TESTS = 33934
+TESTS = 34035
 PAGE = 1142  # lines of HTML, CSS and JavaScript
 RIDDLES = 0
 

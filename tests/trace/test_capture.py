@@ -103,7 +103,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, str], str]] = {
     "steps": ({"layers.0.input.0": vectors(5, 6), "layers.0.input.2": vectors(5, 6)}, {}, "input.2; expected steps 0"),
     "a step and none": (layer() | {"layers.0.k.0": vectors(2, 5, 3)}, {}, "layers.0.k"),
     "the rotation": (layer(), {"rotated": "no"}, "has 'no'; expected before or after"),
-    "the type": (layer(), {"dtype": "fp8"}, "has 'fp8'; expected float64, float32, bfloat16 or float16"),
+    "the type": (layer(), {"dtype": "fp8"}, "has 'fp8'; expected float64, float32, bfloat16, float16, int8 or int4"),
     "rotated by a model": (layer(), {"rotated": "before"}, "not rotated yet; give the model that rotates them"),
     "hidden states alone": ({"layers.0.input": vectors(5, 6)}, {}, "of its input: -m MODEL"),
     "half of it": ({"layers.0.q": vectors(4, 5, 3), "tokens": np.arange(5)}, {}, "holds no q and k"),
