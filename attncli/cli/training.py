@@ -14,7 +14,7 @@ from attncli.cli.environment import Environment
 from attncli.errors import ExitCode, UsageError
 from attncli.formats import DATASETS, DRAWN
 from attncli.formats.rows import TrainingTable
-from attncli.recording.call import METRICS
+from attncli.recording.call import COLUMNS, METRICS
 from attncli.recording.notes import Notes
 from attncli.recording.run_script import rank_of_process
 from attncli.render.training import history_parts
@@ -81,7 +81,8 @@ class TrainingRun:
             output = self._output if self._form in DRAWN else self._output.changed(output=None, format_=None)
             with output.view(self._stderr, output.chosen(), "run") as canvas:
                 drawn_as = canvas.palette("viridis"), canvas.width, canvas.height
-                canvas.show(history_parts(history, METRICS, headline, rows, *drawn_as))
+                columns = METRICS if canvas.height else COLUMNS  # a file has room for all
+                canvas.show(history_parts(history, columns, headline, rows, *drawn_as))
         if self._table is not None:
             self._table.close()
         is_fine = history.measured and not history.warnings and self.notes.fault is None

@@ -16,6 +16,12 @@ from attncli.render.heatmap import ramp_line
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 
+_MEANINGS = {
+    **MEANINGS,
+    "keys": "keys that a query may attend to",
+    "uniformity": "effective keys as a part of these",
+    "similarity": "cosine of the weights and those of the most similar head of the layer",
+}
 _STRIPS = 2  # on a screen, of the metrics that moved most
 _WIDEST_CELL = 4  # of a step
 _AROUND, _LEAST_HEADS = 4, 3  # lines of a strip besides those of its heads: title, axis, legend, and a blank one
@@ -63,7 +69,7 @@ def _strip(history: HeadHistory, metric: str, palette: Palette, width: int, most
     if metric == "max_score" and (positive := finite[finite > 0]).size:
         scale = Scale(float(positive.min()), scale.high, "log")
     more = f" · {len(names) - len(shown):,} more heads" * (len(shown) < len(names))
-    lines = [[Segment(metric, BOLD), Segment(f": {MEANINGS[metric]}{more}", DIM)]]
+    lines = [[Segment(metric, BOLD), Segment(f": {_MEANINGS[metric]}{more}", DIM)]]
     for index, cells in zip(shown, palette.cells(drawn, np.isfinite(drawn), scale, 1), strict=True):
         colors = [] if palette.tier == "plain" else [Segment(glyph * each, style) for glyph, style in cells]
         numbers = "".join(number_text(values[index][at], 2).rjust(_NUMBER) for at in (0, -1))

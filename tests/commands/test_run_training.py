@@ -96,8 +96,9 @@ def test_a_picture_shows_every_head_over_all_steps(ending: str, train: Path) -> 
     ran = run("--every", "1", "-o", f"x.{ending}")
     text = (train / f"x.{ending}").read_text()
     names = re.findall(r"L\dH\d", text)
-    assert sorted(names) == sorted([f"L{layer}H{head}" for layer in (0, 1) for head in range(4)] * 5)
+    assert sorted(names) == sorted([f"L{layer}H{head}" for layer in (0, 1) for head in range(4)] * 7)
     assert "measured" in text
+    assert "similarity" in text
     assert ran.stderr == ""
 
 
