@@ -30,43 +30,21 @@ def gpt2() -> PreTrainedModel:
     return GPT2LMHeadModel(GPT2Config(n_positions=16384))
 
 
-def llama() -> PreTrainedModel:
-    """A Llama of 309M parameters, bfloat16; four query heads share a key head."""
-    return _llama(
-        hidden_size=1024,
-        intermediate_size=4096,
-        num_hidden_layers=16,
-        num_attention_heads=16,
-        num_key_value_heads=4,
-        max_position_embeddings=4096,
-    )
+SIZES: dict[str, tuple[int, ...]] = {  # width, that of the feed-forward network, layers, heads, key heads, vocabulary
+    "llama": (1024, 4096, 16, 16, 4, 32000),  # 309M parameters
+    "llama-135m": (576, 1536, 30, 9, 3, 49152),  # as SmolLM2 has them, with a head that is its embedding
+    "llama-2b": (2560, 6912, 27, 20, 4, 32000),  # 1,996M parameters, 4.0 GB on the disk
+}
 
 
-def llama_135m() -> PreTrainedModel:
-    """A Llama of 135M parameters, as SmolLM2 has them, bfloat16; three query heads share a key head."""
-    return _llama(
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-    )
-
-
-def llama_2b() -> PreTrainedModel:
-    """A Llama of 1,996M parameters, bfloat16, 4.0 GB on the disk; five query heads share a key head."""
-    return _llama(
-        hidden_size=2560,
-        intermediate_size=6912,
-        num_hidden_layers=27,
-        num_attention_heads=20,
-        num_key_value_heads=4,
-        max_position_embeddings=4096,
-    )
-
-
-def _llama(**sizes: int) -> PreTrainedModel:
-    config = LlamaConfig(vocab_size=32000, tie_word_embeddings=False, **sizes)
+def llama(name: str) -> PreTrainedModel:
+    """Return a Llama of these sizes, in bfloat16."""
+    names = (
+        "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+        "vocab_size",
+    )  # fmt: skip
+    sizes = dict(zip(names, SIZES[name], strict=True))
+    config = LlamaConfig(max_position_embeddings=4096, tie_word_embeddings=name == "llama-135m", **sizes)
     return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
 
 
@@ -81,5 +59,4 @@ def save(model: PreTrainedModel, folder: Path) -> None:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    makers = {"gpt2": gpt2, "llama": llama, "llama-135m": llama_135m, "llama-2b": llama_2b}
-    save(makers[sys.argv[1]](), Path(sys.argv[2]))
+    save(gpt2() if sys.argv[1] == "gpt2" else llama(sys.argv[1]), Path(sys.argv[2]))

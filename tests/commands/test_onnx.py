@@ -9,6 +9,7 @@ import pytest
 import torch
 from imported import HEAVY, PROGRAM, imported_by
 from onnx_exports import exported, model_of, write
+from person import person
 from refusals import INPUT, LOAD, NOT_EXPOSED, USAGE, refused
 from running import Run, program
 from small_checkpoints import hub_cache, minilm_folder
@@ -64,6 +65,14 @@ def test_many_sentences_and_views(bert: Path, attn: Run) -> None:
     assert "flies" in attn("tokens", "-m", bert / "model", TEXT).out
     assert attn("heads", "-m", bert / "model", TEXT).code == 0
     assert "arrow" in attn("why", "-m", bert / "model", TEXT, "--query", "arrow").out
+
+
+def test_a_graph_is_explored(bert: Path) -> None:
+    with person("explore", TEXT, "-m", str(bert / "model")) as one:
+        one.until("the output of the graph's own attention")
+        one.types("\x03")
+        code, printed = one.left()
+    assert (code, printed.startswith(f"attn inspect '{TEXT}' -m ")) == (0, True)
 
 
 def test_neither_torch_nor_transformers_is_imported(bert: Path) -> None:
