@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -78,24 +78,23 @@ class HeadHistory:
 
     def __init__(self, columns: Sequence[str] = COLUMNS, rules: Sequence[WarningRule] = ()) -> None:
         self.columns, self.measured, self._rules = tuple(columns), 0, (_NAN, *rules)  # and how many steps were added
-        self.names: dict[str, int] = {}  # of the heads, such as L0H3, with their places
-        self.steps: dict[int, Float[np.ndarray, "C N"]] = {}  # that are held, of the heads that there were
+        self.names: dict[str, None] = {}  # of the heads, such as L0H3
+        self.steps: dict[int, dict[str, Float[np.ndarray, " C"]]] = {}  # that are held, with the columns of each head
         self.warnings: list[str] = []  # in the order in which they came
         self._states: dict[tuple[WarningRule, int], Int[np.ndarray, " H"]] = {}  # 1 may be warned of, 2 was
 
-    def add(self, step: int, names: Iterable[str], values: Any) -> None:
-        """Add the numbers `[C, N]` of heads in a step; those that it does not have are NaN, as None is."""
+    def add(self, step: int, names: Sequence[str], values: Any) -> None:
+        """Add the numbers `[N, C]` of heads in a step; None is NaN."""
         if len(self.steps) >= _MOST_STEPS:
             self.steps = dict([*self.steps.items()][::2])
-        places = [self.names.setdefault(name, len(self.names)) for name in names]
-        self.steps[step] = np.full((len(self.columns), len(self.names)), np.nan, np.float32)
-        self.steps[step][:, places] = np.array(values, np.float32)
+        self.steps[step] = dict(zip(names, np.array(values, np.float32), strict=True))
+        self.names |= dict.fromkeys(names)
         self.measured += 1
 
     def add_layers(self, step: int, layers: Sequence[LayerMetrics]) -> list[str]:
         """Add a step of training, and return the warnings of heads that had none by the same rule."""
         names = [f"L{layer.layer}H{head}" for layer in layers for head in range(layer.values.shape[1])]
-        self.add(step, names, np.hstack([layer.values for layer in layers]))
+        self.add(step, names, np.hstack([layer.values for layer in layers]).T)
         before = len(self.warnings)
         for rule, layer in product(self._rules, layers):
             states = self._states.setdefault((rule, layer.layer), np.zeros(layer.values.shape[1], int))
@@ -106,11 +105,9 @@ class HeadHistory:
         return self.warnings[before:]
 
     def over_time(self, column: str) -> Float[np.ndarray, "N S"]:
-        """Return a column of all heads in the steps that are held."""
-        found = np.full((len(self.names), len(self.steps)), np.nan)
-        for at, values in enumerate(self.steps.values()):
-            found[: values.shape[1], at] = values[self.columns.index(column)]
-        return found
+        """Return a column of all heads in the steps that are held; NaN is one that ran in none."""
+        at, absent = self.columns.index(column), np.full(len(self.columns), np.nan)
+        return np.array([[step.get(name, absent)[at] for step in self.steps.values()] for name in self.names])
 
     def movement(self, column: str) -> Float[np.ndarray, " N"]:
         """Return how far each head went, as a share of the largest number, or of 1 if that is more."""
@@ -121,10 +118,11 @@ class HeadHistory:
 
 
 def steps_of(models: Sequence[str]) -> dict[int, str]:
-    """Return checkpoints in order of the numbers at the end of their names, or from 1 unless all have one."""
-    numbers = [_NUMBER.search(PurePath(model).name) for model in models]
-    steps = {int(number[1]): model for number, model in zip(numbers, models, strict=True) if number}
-    return dict(sorted(steps.items()) if len(steps) == len(models) else enumerate(models, start=1))
+    """Return checkpoints by the numbers at the end of their names, or by their places, unless each has its own."""
+    numbers = {model: int(found[1]) for model in models if (found := _NUMBER.search(PurePath(model).name))}
+    ordered = sorted(models, key=lambda model: numbers.get(model, 10**15))  # `final` is last
+    has_steps = len({*numbers.values()}) == len(models)
+    return {numbers[model] if has_steps else place: model for place, model in enumerate(ordered, start=1)}
 
 
 def names_of(report: HeadReport) -> list[str]:
@@ -135,11 +133,12 @@ def names_of(report: HeadReport) -> list[str]:
 def changed_heads(first: HeadReport, last: HeadReport) -> list[tuple[str, str, str]]:
     """Return heads whose label or weights changed: name, labels, and the largest change of a weight, which ranks."""
     found = []
-    for head, before, after in zip(names_of(first), first.heads, last.heads, strict=True):
-        labels = ["NaN" if each.metrics.get("entropy") is None else each.label for each in (before, after)]
-        weights = [(name, before.metrics.get(metric), after.metrics.get(metric)) for name, metric in WEIGHTS.items()]
-        changes = [(b - a, name) for name, a, b in weights if a is not None and b is not None] or [(np.nan, "self")]
-        change, name = max(changes, key=lambda change: abs(change[0]))
-        if labels[0] != labels[1] or abs(change) >= _LEAST:
-            found.append((change, (head, " → ".join(dict.fromkeys(labels)), f"{name} {change:+.2f}")))
+    for head, *ends in zip(names_of(first), first.heads, last.heads, strict=True):
+        labels = ["NaN" if each.metrics.get("entropy") is None else each.label for each in ends]
+        values = np.array([[each.metrics.get(metric) for metric in WEIGHTS.values()] for each in ends], float)
+        changes = values[1] - values[0]
+        largest = int(np.nan_to_num(abs(changes)).argmax())
+        if labels[0] != labels[1] or abs(changes[largest]) >= _LEAST:
+            named = f"{[*WEIGHTS][largest]} {changes[largest]:+.2f}"
+            found.append((changes[largest], (head, " → ".join(dict.fromkeys(labels)), named)))
     return [row for _, row in sorted(found, key=lambda pair: -np.nan_to_num(abs(pair[0]), nan=np.inf))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,6 @@ from attncli.cli.environment import Environment
 from attncli.errors import ExitCode, UsageError
 from attncli.formats import DATASETS, DRAWN
 from attncli.formats.rows import TrainingTable
-from attncli.recording.call import COLUMNS, METRICS
 from attncli.recording.notes import Notes
 from attncli.recording.run_script import rank_of_process
 from attncli.render.training import history_parts
@@ -33,13 +33,11 @@ class TrainingRun:
     ) -> None:
         self._history = HeadHistory(rules=DEFAULT_RULES if warn is None else parse_rules(warn))
         self._stderr, self._every, self._fails = stderr, every, fails
-        self._form, self.notes = output.chosen(takes_folder=True), Notes()
+        self._form, self._is_folder, self.notes = output.chosen(takes_folder=True), bool(output.folder), Notes()
         if self._form not in {*DATASETS, *DRAWN} or (self._form in DATASETS and output.file is None):
             raise UsageError(f"--every writes {', '.join(DATASETS)} or a picture to a file; give -o stats.jsonl")
-        self._output = output.changed(output=output.file and str(output.file.absolute()))  # wherever the program goes
         self._meter: StepMeter | None = None
-        self._table: TrainingTable | None = None
-        self._is_folder, self._rank = output.folder is not None, 0  # of a distributed program
+        self._output = output.changed(output=output.file and str(output.file.absolute()))  # wherever the program goes
 
     def watching(self) -> AbstractContextManager[None]:
         """Measure the attention that runs inside."""
@@ -48,14 +46,20 @@ class TrainingRun:
         self._meter = StepMeter(self._every, self._add, self.notes)
         return self._meter.watching()
 
+    @cached_property
+    def _rank(self) -> tuple[int, int]:
+        return rank_of_process() or (0, 1)  # which a distributed program knows when it trains
+
+    @cached_property
+    def _table(self) -> TrainingTable | None:
+        if self._form not in DATASETS or (file := self._output.file) is None:
+            return None
+        return TrainingTable(file, self._form, self._is_folder, *self._rank)
+
     def _add(self, step: int, layers: list[LayerMetrics]) -> None:
         for warning in self._history.add_layers(step, layers):
             self._stderr.note(f"warning: {warning}")
         try:
-            if self._history.measured == 1:
-                self._rank, ranks = rank_of_process() or (0, 1)  # which a distributed program knows by now
-                if self._form in DATASETS and (file := self._output.file) is not None:
-                    self._table = TrainingTable(file, self._form, self._is_folder, self._rank, ranks)
             if self._table is not None:
                 self._table.add(step, layers)
         except OSError as error:
@@ -63,7 +67,7 @@ class TrainingRun:
             where = f"cannot write {visible(str(self._output.output))}: {error.strerror or error}"
             self._stderr.note(f"{where}; the table ends before step {step}")
         if self._stderr.has_live_stderr():  # in the title, as lines of the screen are the program's
-            scores, entropies, *_ = self._history.steps[step]
+            scores, entropies, *_ = np.transpose([*self._history.steps[step].values()])
             worst = f"max_score {np.fmax.reduce(scores):.2f} · entropy {np.fmin.reduce(entropies):.2f}"
             sys.stderr.write(f"\x1b]2;step {step:,} · {worst}\a")
             sys.stderr.flush()
@@ -71,18 +75,18 @@ class TrainingRun:
     def report(self) -> int:
         """Show the picture, and finish the table; return the exit code that the warnings ask for."""
         history, meter = self._history, self._meter
-        steps = "a step of training" if meter is None else plural(meter.steps, meter.unit)
+        steps = "a program without torch" if meter is None else plural(meter.steps, meter.unit)
         for note in [*self.notes, *[f"no attention was measured in {steps}"] * (not history.measured)]:
             self._stderr.note(note)
-        if meter is not None and history.measured and self._rank == 0:
+        if meter is not None and history.measured and self._rank[0] == 0:
             heads = plural(len(history.names), "head")
             headline = " · ".join(filter(None, (f"{history.measured:,} of {steps} measured", heads, meter.sampling)))
-            rows = [("first warnings",), *((warning,) for warning in history.warnings)]
             output = self._output if self._form in DRAWN else self._output.changed(output=None, format_=None)
             with output.view(self._stderr, output.chosen(), "run") as canvas:
-                drawn_as = canvas.palette("viridis"), canvas.width, canvas.height
-                columns = METRICS if canvas.height else COLUMNS  # a file has room for all
-                canvas.show(history_parts(history, columns, headline, rows, *drawn_as))
+                rows = [("first warnings",), *((warning,) for warning in history.warnings)]
+                canvas.show(
+                    history_parts(history, headline, rows, canvas.palette("viridis"), canvas.width, canvas.height)
+                )
         if self._table is not None:
             self._table.close()
         is_fine = history.measured and not history.warnings and self.notes.fault is None

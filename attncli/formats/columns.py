@@ -167,11 +167,11 @@ def _metrics(trace: Trace) -> Block:
         "head": objects(layer.head_label(head) for layer, head in heads),
         "queries": np.array([layer.num_queries for layer, _ in heads]),
         "keys": np.array([layer.num_keys for layer, _ in heads]),
-        **{name: objects(map(_shortest, column)) for name, column in zip(names, measured.T, strict=True)},
+        **{name: objects(map(shortest, column)) for name, column in zip(names, measured.T, strict=True)},
     }
 
 
-def _shortest(value: np.float32) -> float | None:
+def shortest(value: np.float32) -> float | None:
     """Return a float32 as the float of its own shortest digits; None for NaN."""
     return None if value != value else float(str(value))
 

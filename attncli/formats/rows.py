@@ -17,7 +17,7 @@ import orjson
 
 from attncli.errors import NO_METADATA, Failure
 from attncli.files import atomic_write, is_stream_path
-from attncli.formats.columns import TRAINING, Block, Table, row_count, with_metadata
+from attncli.formats.columns import TRAINING, Block, Table, row_count, shortest, with_metadata
 from attncli.text import visible
 
 if TYPE_CHECKING:
@@ -142,8 +142,7 @@ class TrainingTable:
         lines = ""
         for layer in layers:
             for head, values in enumerate(layer.values.T):
-                numbers = (None if value != value else float(str(value)) for value in values)  # the shortest digits
-                row = step, layer.place, layer.module, layer.layer, head, *numbers, self._rank
+                row = step, layer.place, layer.module, layer.layer, head, *map(shortest, values), self._rank
                 if self._form in _COMMAS:
                     lines += _COMMAS[self._form].join(_field(each, self._form, None) for each in row) + "\n"
                 else:
@@ -157,14 +156,17 @@ class TrainingTable:
             raise OSError(ENOSPC, os.strerror(ENOSPC))
 
     def close(self) -> None:
-        """Finish a file that has rows: those that were to be Parquet become it."""
+        """Finish the file: rows that were to be Parquet become it."""
+        has_rows = self._form == "parquet" and self._file.tell() > 0
         self._file.close()
         if self._form == "parquet":
             from pyarrow import json, parquet
 
             from attncli.formats.parquet import schema_of
 
-            options = json.ParseOptions(explicit_schema=schema_of(TRAINING))
+            schema = schema_of(TRAINING)
+            options = json.ParseOptions(explicit_schema=schema)
             with atomic_write(self._path) as aside:
-                parquet.write_table(json.read_json(self._file.name, parse_options=options), aside, compression="zstd")
+                table = json.read_json(self._file.name, parse_options=options) if has_rows else schema.empty_table()
+                parquet.write_table(table, aside, compression="zstd")
             os.unlink(self._file.name)

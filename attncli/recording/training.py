@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,16 +27,17 @@ from attncli.recording.watch import watching
 
 if TYPE_CHECKING:
     import numpy as np
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Float
 
-    _Rows = tuple[Float[Tensor, "B H R K"], Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"]]
+    _Rows = tuple[Float[Tensor, " H"], Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"], Bool[Tensor, "#B #H R"]]
 
 # Its module, or its place outside of modules; which call in a run of its module it is; and its heads.
 _Layer = tuple[int | CallSite, int, int]
 _OPTIMIZER = "optimizer step"
 _COMPILED = "code that torch.compile compiled would run eagerly: nothing is measured from step {} on"
 _COMPILED += "; set TORCH_COMPILE_DISABLE=1 to measure the program without it"
-_CELLS, _ROWS = 2**19, 8  # of a call: cells that are measured at most, and query positions at least
+_CELLS, _ROWS = 2**18, 8  # of a call: cells whose weights are measured at most, and query rows at least
+_BLOCK = 2**21  # cells whose scores are held at a time
 
 
 class StepMeter:
@@ -44,7 +45,7 @@ class StepMeter:
 
     def __init__(self, every: int, on_step: Callable[[int, list[LayerMetrics]], object], notes: Notes) -> None:
         self.unit, self.steps = "step", 0  # `optimizer step`, `backward` or `forward`, and how many have ended
-        self.sampling = ""  # how many query positions are measured, if not all
+        self.sampling = ""  # of how many query rows, if not all
         self._every, self._on_step, self._notes = every, on_step, notes
         self._numbers = dict[_Layer, int]()  # of layers, in the order in which they ran first
         self._steps_of = dict[int, int]()  # optimizers
@@ -64,7 +65,7 @@ class StepMeter:
         with self._counting:
             self._counting.callback(hook.remove)
             self._counting.callback(setattr, torch, "compile", torch.compile)
-            torch.compile = self._ending_with(torch.compile)
+            torch.compile = wraps(torch.compile)(partial(self._compile, torch.compile))
             self._counting.callback(self._watch.close)
             self._watch_if_due()
             yield
@@ -75,31 +76,23 @@ class StepMeter:
         if self._is_due:
             self._watch.enter_context(watching(self._take, notes=self._notes, on_end=self._ended))
 
-    def _ending_with(self, compiler: Callable[..., Any]) -> Callable[..., Any]:
-        """Return torch.compile that ends the measuring: an eager step in the place of a compiled one has other bits."""
+    def _compile(self, compiler: Callable[..., Any], model: Any = None, **options: Any) -> Any:
+        """Compile a module, or a function, of which libraries compile many and call few."""
+        compiled = compiler(model, **options)
+        backend = getattr(options.get("backend"), "__name__", options.get("backend"))
+        if model is None or backend == "eager" or os.environ.get("TORCH_COMPILE_DISABLE") == "1":  # flex has eager
+            return compiled
+        if not isinstance(model, nn.Module):
+            return self._measuring_ends()(compiled)
+        with self._measuring_ends():
+            return compiled
 
-        def end() -> None:
-            self._notes.add(_COMPILED.format(self.steps + 1))
-            self._counting.close()
-
-        @wraps(compiler)
-        def compile_unseen(model: Any = None, **options: Any) -> Any:
-            backend = getattr(options.get("backend"), "__name__", options.get("backend"))
-            compiled = compiler(model, **options)
-            if model is None or backend == "eager" or os.environ.get("TORCH_COMPILE_DISABLE") == "1":  # flex has eager
-                return compiled
-            if isinstance(model, nn.Module):
-                end()
-                return compiled
-
-            @wraps(compiled)
-            def call_unseen(*args: Any, **kwargs: Any) -> Any:
-                end()
-                return compiled(*args, **kwargs)
-
-            return call_unseen
-
-        return compile_unseen  # libraries compile functions as they are imported, and call few of them
+    @contextmanager
+    def _measuring_ends(self) -> Iterator[None]:
+        """End the measuring: an eager step in the place of a compiled one has other bits."""
+        self._notes.add(_COMPILED.format(self.steps + 1))
+        self._counting.close()
+        yield
 
     @property
     def _is_due(self) -> bool:
@@ -117,15 +110,15 @@ class StepMeter:
         if not self._is_due:
             return
         batch, heads, queries, keys = call.shape
-        rows = min(queries, max(_CELLS // (batch * heads * keys), _ROWS))
-        if (found := _head_sums(call, rows)) is None:
+        stride = max(min(-(-batch * heads * keys * queries // _CELLS), queries // _ROWS), 1)
+        if (found := _head_sums(call, stride)) is None:
             self._notes.add(f"{call.place} is not measured: {call.unsupported or 'its weights are not known'}")
             return
         key, (sums, largest) = (owner, self._runs[run], heads), found
         place, total, highest = self._sums.get(key, (call.place, 0, largest))
         self._sums[key] = place, total + sums, torch.maximum(highest, largest)
-        if rows < queries:
-            self.sampling = f"at {rows} of {queries:,} query positions"
+        if stride > 1:
+            self.sampling = f"means over {len(range(stride // 2, queries, stride)):,} of {queries:,} query rows"
 
     def _ended(self, event: str) -> None:
         """End a step of a program without an optimizer, after a backward or a forward of an outermost module."""
@@ -169,78 +162,83 @@ class StepMeter:
             self._on_step(self.steps, sorted(layers))
 
 
-def _head_sums(call: AttentionCall, rows: int) -> tuple[Float[Tensor, "8+H H"], Float[Tensor, " H"]] | None:
-    """Return sums over query positions, counts and products of heads, and the largest scores; None if unknown."""
+def _head_sums(call: AttentionCall, stride: int) -> tuple[Float[Tensor, "8+H H"], Float[Tensor, " H"]] | None:
+    """Return sums over query rows, counts and products of heads, and the largest scores; None if unknown."""
     if call.project is not None:
         q, k, _ = call.project()
         call = replace(call, q=q, k=k, project=None)
-    is_self, at = call.shape[2] == call.shape[3], 2 * torch.arange(rows, device=call.device) + 1
-    at = at * call.shape[2] // (2 * rows)  # the middles of equal strides
-    if rows < call.shape[2] and call.q is not None:  # a long key shows in every row, a long query in its own
-        at = torch.cat([at, call.q.detach().float().norm(dim=-1).amax(0).argmax(-1)])
-    if (read := _read_rows(call, at)) is None:
+    if call.weights is None and (call.q is None or call.k is None or call.scale is None or call.unsupported):
         return None
-    scores, weights, allowed = read
-    is_row = allowed.any(-1)
-    if is_self:  # a position that no query attends to is padding
-        is_row = is_row & (allowed.any(-2) if rows == call.shape[2] else _allowed(call, at, of_keys=True).any(-1))
-    highest = torch.where(is_row, scores.amax(-1), -torch.inf).amax((0, 2))
-    weights = torch.where(is_row[..., None], weights, 0)[:, :, :rows]
+    largest, weights, allowed, is_row = _read_rows(call, stride)
+    is_self = call.shape[2] == call.shape[3]
+    at, keys = (torch.arange(length, device=call.device) for length in call.shape[2:])
+    distance = at[stride // 2 :: stride, None] - keys
     entropy = torch.special.entr(weights).sum(-1)
-    counted, at = is_row[:, :, :rows].expand(entropy.shape), at[:rows, None]
-    keys = allowed[:, :, :rows].sum(-1).expand(entropy.shape)
-    of_rows = torch.stack([entropy, entropy.exp(), keys.to(entropy)])
-    distance = at - torch.arange(call.shape[3], device=at.device)
-    later = at > 0 if is_self else at >= 0  # the weight of the first position on itself is no sink
-    of_cells = torch.stack([later & (distance == at), distance == 1, distance.abs()]).to(weights)
+    counts, is_row = allowed.sum(-1).expand(entropy.shape), is_row.expand(entropy.shape)
+    of_rows = torch.stack([entropy, entropy.exp(), counts.to(entropy)])
+    is_later = distance[:, :1] >= is_self  # the weight of the first position on itself is no sink
+    of_cells = torch.stack([is_later & (keys == 0), distance == 1, distance.abs()]).to(weights)
     of_cells[1:] *= 1 if is_self else torch.nan
-    of_heads = weights.transpose(0, 1).flatten(2)
-    linear = of_heads.sum(1) @ of_cells.flatten(1).mT
-    counts = torch.stack([counted, counted & later[:, 0]]).sum((1, 3)).to(entropy)
-    of_choices = torch.where(keys[..., None] > 1, weights, 0).transpose(0, 1).flatten(1)
+    linear = weights.sum(0).flatten(1) @ of_cells.flatten(1).mT
+    numbers = torch.stack([is_row, is_row & is_later[:, 0]]).sum((1, 3)).to(entropy)
+    of_choices = (weights * (counts[..., None] > 1)).transpose(0, 1).flatten(1)
     products = of_choices @ of_choices.mT
-    return torch.cat([torch.where(counted, of_rows, 0).sum((1, 3)), linear.mT, counts, products]), highest
+    return torch.cat([torch.where(is_row, of_rows, 0).sum((1, 3)), linear.mT, numbers, products]), largest
 
 
-def _read_rows(call: AttentionCall, at: Int[Tensor, " R"]) -> _Rows | None:
-    """Return the scores of query positions, -inf where they are hidden, their weights, and the allowed keys."""
-    allowed = _allowed(call, at)
+def _read_rows(call: AttentionCall, stride: int) -> _Rows:
+    """Return the largest scores of all query rows; of sampled ones the weights, the allowed keys, and which count."""
+    batch, heads, queries, keys = call.shape
+    sampled, size = slice(stride // 2, None, stride), stride * max(_BLOCK // (batch * heads * keys * stride), 1)
+    blocks = [
+        (scores.amax(-1), allowed.any(-1), allowed.any(-2), scores[:, :, sampled].clone(), allowed[:, :, sampled])
+        for start in range(0, queries, size)
+        for scores, allowed in [_masked_scores(call, range(start, min(start + size, queries)))]
+    ]
+    maxima, has_key, is_key, *of_sampled = zip(*blocks, strict=True)
+    is_row, (scores, allowed) = torch.cat(has_key, 2), (torch.cat(each, 2) for each in of_sampled)
+    if queries == keys:  # a position that no query attends to is padding
+        is_row = is_row & torch.stack(is_key).any(0)
+    largest = torch.where(is_row, torch.cat(maxima, 2), -torch.inf).amax((0, 2))
     if call.weights is not None:  # the program's own
-        weights = _at(call.weights, at)
-        scores = weights * torch.nan if call.scores is None else _at(call.scores, at)
-        return scores.masked_fill(~allowed, -torch.inf), weights, allowed
-    q, k = call.q, call.k
-    if q is None or k is None or call.scale is None or call.unsupported is not None:
-        return None
-    q = _at(q, at) * call.scale
-    grouped = q.reshape(len(q), k.shape[1], -1, q.shape[-1])  # the queries of all heads that share keys
-    bias = sum(_at(mask.values, at) for mask in call.masks if mask.convention == "additive")
-    scores = (grouped @ k.detach().mT.to(q)).view(-1, call.shape[1], len(at), call.shape[3]) + bias
-    scores = scores if call.softcap is None else call.softcap * (scores / call.softcap).tanh()
-    scores = scores.masked_fill_(~allowed, -torch.inf)
-    sinks = [] if call.sinks is None else [_at(call.sinks, at).expand(*scores.shape[:3], 1)]
-    return scores, torch.cat([scores, *sinks], -1).softmax(-1)[..., : scores.shape[-1]], allowed
+        weights = _rows(call.weights, sampled)
+    else:
+        sinks = [] if call.sinks is None else [_rows(call.sinks, sampled).expand(*scores.shape[:3], 1)]
+        weights = torch.cat([scores, *sinks], -1).softmax(-1)[..., :keys]
+    is_row = is_row[:, :, sampled]
+    return largest, torch.where(is_row[..., None], weights, 0), allowed, is_row
 
 
-def _allowed(call: AttentionCall, at: Int[Tensor, " R"], of_keys: bool = False) -> Bool[Tensor, "#B #H R K"]:
-    """Return which keys query positions may attend to, or which queries may attend to key positions."""
-    others = torch.arange(call.shape[2 if of_keys else 3], device=call.device)
-    allowed = ((others >= at[:, None] if of_keys else others <= at[:, None]) | (not call.is_causal))[None, None]
+def _masked_scores(call: AttentionCall, rows: range) -> tuple[Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"]]:
+    """Return the scores of query rows, and the allowed keys; scores that are made here are -inf at others."""
+    at, keys = (torch.arange(each.start, each.stop, device=call.device) for each in (rows, range(call.shape[3])))
+    allowed, biases = ((keys <= at[:, None]) | (not call.is_causal))[None, None], list[Tensor]()
+    shown = slice(rows.start, rows.stop)
     for mask in call.masks:
-        values, is_masked = _at(mask.values, at, of_keys), mask.convention == "masked"
-        is_hidden = values <= FORBIDDEN_BELOW if mask.convention == "additive" else (values != 0) == is_masked
-        allowed = allowed & ~is_hidden
-    if call.weights is not None and call.scores is not None:
-        allowed = allowed & ~(_at(call.scores, at, of_keys) <= FORBIDDEN_BELOW)  # NaN is allowed
-    return allowed
+        values = _rows(mask.values, shown)
+        if mask.convention == "additive":
+            biases.append(values)
+            values = values <= FORBIDDEN_BELOW
+        allowed = allowed & ((values != 0) == (mask.convention == "attend"))
+    if call.scores is not None:
+        scores = _rows(call.scores, shown)
+        return scores, allowed & ~(scores <= FORBIDDEN_BELOW)  # NaN is allowed
+    if call.weights is not None:
+        return _rows(call.weights, shown) * torch.nan, allowed
+    assert call.q is not None
+    assert call.k is not None
+    q = _rows(call.q, shown) * (call.scale or 0)
+    grouped = q.reshape(len(q), call.k.shape[1], -1, q.shape[-1])  # the queries of all heads that share keys
+    scores = (grouped @ call.k.detach().mT.to(q)).view(-1, call.shape[1], len(rows), call.shape[3]) + sum(biases)
+    scores = scores if call.softcap is None else call.softcap * (scores / call.softcap).tanh()
+    return scores + torch.zeros_like(allowed, dtype=scores.dtype).masked_fill_(~allowed, -torch.inf), allowed
 
 
-def _at(tensor: Tensor, at: Int[Tensor, " R"], of_keys: bool = False) -> Float[Tensor, "#B #H #R D"]:
-    """Return query positions, or key positions, of what broadcasts to `[B, H, Q, D]`, in float32 at least."""
+def _rows(tensor: Tensor, rows: slice) -> Float[Tensor, "#B #H #R D"]:
+    """Return query rows of what broadcasts to `[B, H, Q, D]`, in float32 at least."""
     tensor = tensor.detach()[(None,) * (4 - tensor.dim())]
-    tensor = tensor.mT if of_keys else tensor
-    tensor = tensor if tensor.shape[2] == 1 else tensor[:, :, at]
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    tensor = tensor if tensor.shape[2] == 1 else tensor[:, :, rows]
+    return tensor.float() if tensor.itemsize == 2 else tensor
 
 
 def _head_metrics(total: Float[Tensor, "8+H H"], highest: Float[Tensor, " H"]) -> Float[np.ndarray, "C H"]:

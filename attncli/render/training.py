@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from rich.console import RenderableType
@@ -18,7 +19,6 @@ from attncli.render.palette import BOLD, DIM, Palette, Scale
 
 _MEANINGS = {
     **MEANINGS,
-    "keys": "keys that a query may attend to",
     "uniformity": "effective keys as a part of these",
     "similarity": "cosine of the weights and those of the most similar head of the layer",
 }
@@ -29,13 +29,7 @@ _NUMBER = 9  # cells of a number at the end of a line
 
 
 def history_parts(
-    history: HeadHistory,
-    columns: Sequence[str],
-    headline: str,
-    rows: Sequence[Sequence[str]],
-    palette: Palette,
-    width: int | None,
-    height: int | None,
+    history: HeadHistory, headline: str, rows: Sequence[Any], palette: Palette, width: int | None, height: int | None
 ) -> Iterator[RenderableType]:
     """Yield the headline, a strip for each column, the one that moved most first, and rows about heads.
 
@@ -44,15 +38,15 @@ def history_parts(
     yield Text(headline)
     shown = rows[: None if height is None else max(height // 4, 2)]
     more = [(f"{len(rows) - len(shown):,} more",)] * (len(shown) < len(rows))
-    moved = {name: float(history.movement(name).max()) for name in columns if name != "entropy"}  # of effective_keys
-    ranked = sorted([name for name in moved if moved[name]] or columns[:1], key=lambda name: -moved.get(name, 0.0))
+    hidden = {"entropy", "keys"} if "effective_keys" in history.columns else set()  # which say the same
+    moved = {name: float(history.movement(name).max()) for name in history.columns if name not in hidden}
+    ranked = sorted([name for name in moved if moved[name]] or [*moved][:1], key=lambda name: -moved[name])
     most = None if height is None else max((height - len(shown) - 4) // _STRIPS - _AROUND, _LEAST_HEADS)
     for column in ranked if height is None else ranked[:_STRIPS]:
         yield _strip(history, column, palette, width or COMFORTABLE, most)
     if len(rows) > 1:
-        cells = [
-            [(palette.label(text), DIM if row in (rows[0], *more) else None) for text in row] for row in (*shown, *more)
-        ]
+        dim = {rows[0], *more}
+        cells = [[(palette.label(text), DIM if row in dim else None) for text in row] for row in (*shown, *more)]
         yield wrapping(cells, "<" * len(rows[0]), width)
 
 
@@ -71,11 +65,12 @@ def _strip(history: HeadHistory, metric: str, palette: Palette, width: int, most
     more = f" · {len(names) - len(shown):,} more heads" * (len(shown) < len(names))
     lines = [[Segment(metric, BOLD), Segment(f": {_MEANINGS[metric]}{more}", DIM)]]
     for index, cells in zip(shown, palette.cells(drawn, np.isfinite(drawn), scale, 1), strict=True):
-        colors = [] if palette.tier == "plain" else [Segment(glyph * each, style) for glyph, style in cells]
+        wide = [(glyph.center(each) if glyph == "0" else glyph * each, style) for glyph, style in cells]
+        colors = [Segment(*cell) for cell in wide if palette.tier != "plain"]
         numbers = "".join(number_text(values[index][at], 2).rjust(_NUMBER) for at in (0, -1))
         lines.append([Segment(names[index].ljust(label)), *colors, Segment(numbers)])
     first, last = f"step {steps[0]}", str(steps[-1])
     axis = first + last.rjust(max(count * each - len(first), len(last) + 1)) * (count > 1)
     axis = axis.ljust(count * each) + "first".rjust(_NUMBER) + "last".rjust(_NUMBER)
     lines.append([Segment("".ljust(label) + axis, DIM)])
-    return block([*lines, trimmed(ramp_line(scale, palette, width, each))])
+    return block([*lines, trimmed(ramp_line(scale, palette, width, 1))])

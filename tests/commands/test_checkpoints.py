@@ -77,7 +77,7 @@ def test_heads_that_became_nan_come_first() -> None:
         return SimpleNamespace(heads=[SimpleNamespace(**h, metrics=m) for h, m in zip(heads, metrics, strict=True)])
 
     changed = changed_heads(report(0.1, 0.1, 0.1), report(0.1, 0.9, None))
-    assert changed == [("L0H2", "sink → NaN", "self +nan"), ("L0H1", "sink", "previous +0.80")]
+    assert changed == [("L0H2", "sink → NaN", "previous +nan"), ("L0H1", "sink", "previous +0.80")]
 
 
 @pytest.mark.parametrize("form", ["table", "csv"])
@@ -94,6 +94,7 @@ def test_diff_shows_the_same_as_heads(form: str, attn: Run, checkpoints: list[st
         (["run/b-100", "run/b-20/"], {20: "run/b-20/", 100: "run/b-100"}),
         (["run/b-1", "other/b-2"], {1: "run/b-1", 2: "other/b-2"}),
         (["epoch=1-step=20.pt", "epoch=0-step=9.pt"], {9: "epoch=0-step=9.pt", 20: "epoch=1-step=20.pt"}),
+        (["final", "run-9", "run-10"], {1: "run-9", 2: "run-10", 3: "final"}),
         *((list(names), dict(enumerate(names, 1))) for names in (("b", "a"), ("a-1", "a-01"), ("a-9", "a"), "bb")),
     ],
 )  # fmt: skip

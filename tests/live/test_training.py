@@ -508,26 +508,29 @@ def test_grouped_keys_and_a_module_of_torch(module: bool) -> None:
     np.testing.assert_allclose(layer.values[: len(METRICS)].T, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_of_long_sequences_rows_are_measured_and_told() -> None:
-    x = nn.Parameter(torch.randn(1, 1, 2048, 8))
+def test_of_long_sequences_means_are_over_some_rows_and_the_largest_score_is_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(training, "_BLOCK", 2**16)
+    q, k = (nn.Parameter(5 * F.normalize(torch.randn(1, 1, 2048, 8), dim=-1)) for _ in "qk")  # all as long
     with torch.no_grad():
-        x[0, 0, 3] = x[0, 0, 1] = 10  # in rows that are not spread evenly
-    optimizer = torch.optim.SGD([x], lr=0.0)
+        k[0, 0, 1] = q[0, 0, 3]  # in a row that no mean is over
+    optimizer = torch.optim.SGD([q, k], lr=0.0)
 
     def run() -> None:
-        F.scaled_dot_product_attention(x, x, x, is_causal=True).sum().backward()
+        F.scaled_dot_product_attention(q, k, k, is_causal=True).sum().backward()
         optimizer.step()
 
     ran = Metered(run)
-    assert ran.meter.sampling == "at 256 of 2,048 query positions"
-    keys = np.mean([5 + 8 * at for at in range(256)])  # the middle ones of each eight
-    assert ran.steps[1][0].values[0] == pytest.approx(800 / 8**0.5)
+    assert ran.meter.sampling == "means over 128 of 2,048 query rows"
+    assert ran.steps[1][0].values[0] == pytest.approx(25 / 8**0.5)
+    keys = np.mean([9 + 16 * at for at in range(128)])  # the middle ones of each sixteen
     assert ran.steps[1][0].values[COLUMNS.index("keys")] == pytest.approx(keys, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["boolean", "additive", "written"])
 def test_few_rows_know_padding_from_keys_that_they_hide(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "_CELLS", 0)
+    monkeypatch.setattr(training, "_CELLS", 1)
     x, at = nn.Parameter(torch.randn(1, 2, 64, 4)), torch.arange(64)
     mask = ((at - at[:, None]).abs() <= 2) & (at != at[:, None]) & (at < 48)  # no own position, and padding at the end
     added = torch.zeros(64, 64).masked_fill(~mask, -torch.inf)
@@ -550,7 +553,7 @@ def test_few_rows_know_padding_from_keys_that_they_hide(kind: str, monkeypatch: 
 
 @pytest.mark.parametrize("has_all", [False, True])
 def test_few_rows_stand_for_all(has_all: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "_CELLS", 2**30 if has_all else 0)
+    monkeypatch.setattr(training, "_CELLS", 2**30 if has_all else 1)
     torch.manual_seed(1)
     q, k = (nn.Parameter(1.3 * torch.randn(32, 3, 128, 4)) for _ in "qk")
     optimizer, is_later = torch.optim.SGD([q, k], lr=0.0), torch.ones(128, 128, dtype=torch.bool).triu(1)

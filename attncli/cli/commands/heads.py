@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -112,6 +112,7 @@ def heads(
     attn heads -m gpt2 --file sentences.txt -F tsv
     attn heads -m gpt2 --pairs coreference.jsonl
     """
+    from attncli.analysis.training import steps_of
     from attncli.cli.loop import sentences
     from attncli.formats import DRAWN
 
@@ -130,8 +131,12 @@ def heads(
             raise UsageError("checkpoints of a run are rows; give -F csv")
         texts = None if choice.induction else [*sentences(request.texts, environment)]
         how: dict[str, Any] = {"workers": parallel.workers, "is_induction": choice.induction, "texts": texts}
-        measure = partial(_measured, environment, queries=queries, **how)
-        failures = _show_checkpoints(environment, request, models, choice.chosen, measure, color, show)
+        failures, reports = 0, dict[int, tuple[str, Any]]()
+        for step, name in steps_of([each or "toy" for each in models]).items():  # one open at a time
+            stream, report = _measured(environment, request.changed(model=name), queries=queries, **how)
+            failures += stream.failures
+            reports[step] = name, report.only(choice.chosen) if choice.chosen else report
+        _show_checkpoints(environment, reports, color, show)
     elif choice.pairs is not None:
         failures = _pairs(environment, request, parallel.workers, choice, output.all_, precision, color, show)
     else:
@@ -170,29 +175,18 @@ def _show_heads(
 
 
 def _show_checkpoints(
-    environment: Environment,
-    request: options.CommonOptions,
-    models: Sequence[str | None],
-    chosen: Sequence[Metric],
-    measure: Callable[..., tuple[ResultStream[Any], HeadReport]],
-    color: str,
-    show: Callable[..., None],
-) -> int:
-    """Show how heads change over the checkpoints of a run, one open at a time; return how many texts failed."""
-    from attncli.analysis.training import HeadHistory, changed_heads, names_of, steps_of
+    environment: Environment, reports: Mapping[int, tuple[str, HeadReport]], color: str, show: Callable[..., None]
+) -> None:
+    """Show how heads change over the checkpoints of a run, by their steps."""
+    from attncli.analysis.training import HeadHistory, changed_heads, names_of
     from attncli.formats.columns import checkpoint_table
 
-    failures, reports = 0, dict[int, tuple[str, Any]]()
-    for step, name in steps_of([model or "toy" for model in models]).items():
-        stream, report = measure(request.changed(model=None if name == "toy" else name))
-        failures += stream.failures
-        reports[step] = name, report.only(chosen) if chosen else report
     (start, first), *_, (end, last) = reports.values()
     history = HeadHistory(first.names)
     for step, (name, report) in reports.items():
         if names_of(report) != names_of(first):
             raise UsageError(f"{visible(name)} has other heads than {visible(start)}; give checkpoints of one run")
-        history.add(step, names_of(report), [[head.metrics[each] for head in report.heads] for each in first.names])
+        history.add(step, names_of(first), [[head.metrics[each] for each in first.names] for head in report.heads])
 
     def draw(canvas: Terminal | PictureFile) -> Iterable[RenderableType]:
         from attncli.render.training import history_parts
@@ -201,10 +195,9 @@ def _show_checkpoints(
         facts = f"{len(changed)} of {plural(len(history.names), 'head')} changed", plural(first.sentences, "sentence")
         headline = " · ".join((f"{visible(start)} to {visible(end)}", *facts))
         rows = [("head", "label", "largest change of a weight"), *changed]
-        return history_parts(history, first.names, headline, rows, canvas.palette(color), canvas.width, height)
+        return history_parts(history, headline, rows, canvas.palette(color), canvas.width, height)
 
     show(first, draw, lambda _: checkpoint_table(reports))
-    return failures
 
 
 def _show_report(
