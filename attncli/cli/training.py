@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from rich.console import Console
 
 from attncli.analysis.training import DEFAULT_RULES, HeadHistory, parse_rules
 from attncli.cli import options
@@ -69,13 +69,12 @@ class TrainingRun:
         if self._stderr.has_live_stderr():  # in the title, as lines of the screen are the program's
             scores, entropies, *_ = np.transpose([*self._history.steps[step].values()])
             worst = f"max_score {np.fmax.reduce(scores):.2f} · entropy {np.fmin.reduce(entropies):.2f}"
-            sys.stderr.write(f"\x1b]2;step {step:,} · {worst}\a")
-            sys.stderr.flush()
+            Console(stderr=True).set_window_title(f"step {step:,} · {worst}")
 
     def report(self) -> int:
         """Show the picture, and finish the table; return the exit code that the warnings ask for."""
         history, meter = self._history, self._meter
-        steps = "a program without torch" if meter is None else plural(meter.steps, meter.unit)
+        steps = "a step of training" if meter is None else plural(meter.steps, meter.unit)
         for note in [*self.notes, *[f"no attention was measured in {steps}"] * (not history.measured)]:
             self._stderr.note(note)
         if meter is not None and history.measured and self._rank[0] == 0:
@@ -84,10 +83,9 @@ class TrainingRun:
             output = self._output if self._form in DRAWN else self._output.changed(output=None, format_=None)
             with output.view(self._stderr, output.chosen(), "run") as canvas:
                 rows = [("first warnings",), *((warning,) for warning in history.warnings)]
-                canvas.show(
-                    history_parts(history, headline, rows, canvas.palette("viridis"), canvas.width, canvas.height)
-                )
-        if self._table is not None:
+                drawn_as = canvas.palette("viridis"), canvas.width, canvas.height
+                canvas.show(history_parts(history, headline, rows, *drawn_as))
+        if history.measured and self._table is not None:
             self._table.close()
         is_fine = history.measured and not history.warnings and self.notes.fault is None
         return ExitCode.FINDINGS if self._fails and not is_fine else ExitCode.OK

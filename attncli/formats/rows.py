@@ -131,8 +131,6 @@ class TrainingTable:
             path = path.with_suffix(f".rank{rank}{path.suffix}")
         self._path, self._form, self._rank = path, form, rank
         path.parent.mkdir(parents=True, exist_ok=True)
-        if form == "parquet" and path.is_file():  # of an earlier run
-            path.resolve().unlink()
         growing = path.with_name(f"{path.name}.jsonl") if form == "parquet" else path
         self._file = io.FileIO(growing, "w")  # unbuffered: a step is one write
         self._write(header(TRAINING, form) if form in _COMMAS else "")
@@ -157,16 +155,13 @@ class TrainingTable:
 
     def close(self) -> None:
         """Finish the file: rows that were to be Parquet become it."""
-        has_rows = self._form == "parquet" and self._file.tell() > 0
         self._file.close()
         if self._form == "parquet":
             from pyarrow import json, parquet
 
             from attncli.formats.parquet import schema_of
 
-            schema = schema_of(TRAINING)
-            options = json.ParseOptions(explicit_schema=schema)
+            options = json.ParseOptions(explicit_schema=schema_of(TRAINING))
             with atomic_write(self._path) as aside:
-                table = json.read_json(self._file.name, parse_options=options) if has_rows else schema.empty_table()
-                parquet.write_table(table, aside, compression="zstd")
+                parquet.write_table(json.read_json(self._file.name, parse_options=options), aside, compression="zstd")
             os.unlink(self._file.name)

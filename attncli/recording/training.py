@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Bool, Float
 
-    _Rows = tuple[Float[Tensor, " H"], Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"], Bool[Tensor, "#B #H R"]]
-
 # Its module, or its place outside of modules; which call in a run of its module it is; and its heads.
 _Layer = tuple[int | CallSite, int, int]
 _OPTIMIZER = "optimizer step"
-_COMPILED = "code that torch.compile compiled would run eagerly: nothing is measured from step {} on"
-_COMPILED += "; set TORCH_COMPILE_DISABLE=1 to measure the program without it"
+_COMPILED = (
+    "code that torch.compile compiled would run eagerly: nothing is measured from step {} on; set "
+    "TORCH_COMPILE_DISABLE=1 to measure the program without it"
+)
 _CELLS, _ROWS = 2**18, 8  # of a call: cells whose weights are measured at most, and query rows at least
 _BLOCK = 2**21  # cells whose scores are held at a time
 
@@ -47,14 +47,14 @@ class StepMeter:
         self.unit, self.steps = "step", 0  # `optimizer step`, `backward` or `forward`, and how many have ended
         self.sampling = ""  # of how many query rows, if not all
         self._every, self._on_step, self._notes = every, on_step, notes
-        self._numbers = dict[_Layer, int]()  # of layers, in the order in which they ran first
-        self._steps_of = dict[int, int]()  # optimizers
+        # Of layers, in the order in which they ran first; and how many steps each optimizer made.
+        self._numbers, self._steps_of = dict[_Layer, int](), dict[int, int]()
         self._counting, self._watch, self._process = ExitStack(), ExitStack(), os.getpid()
         self._begin_step(is_recorded=False)
 
     def _begin_step(self, is_recorded: bool) -> None:
         """Forget the calls before: of the last step, or without autograd, as an evaluation has none."""
-        self._is_recorded = is_recorded
+        self._is_recorded, self._is_due = is_recorded, self.steps == 0 or (self.steps + 1) % self._every == 0
         self._runs = Counter[tuple[int | CallSite, int]]()  # calls in each run of a module
         self._sums = dict[_Layer, tuple[CallSite, Tensor, Tensor]]()  # over all calls, and the largest scores
 
@@ -78,26 +78,21 @@ class StepMeter:
 
     def _compile(self, compiler: Callable[..., Any], model: Any = None, **options: Any) -> Any:
         """Compile a module, or a function, of which libraries compile many and call few."""
-        compiled = compiler(model, **options)
+        compiled, ending = compiler(model, **options), self._ending()
         backend = getattr(options.get("backend"), "__name__", options.get("backend"))
         if model is None or backend == "eager" or os.environ.get("TORCH_COMPILE_DISABLE") == "1":  # flex has eager
             return compiled
         if not isinstance(model, nn.Module):
-            return self._measuring_ends()(compiled)
-        with self._measuring_ends():
+            return ending(compiled)
+        with ending:
             return compiled
 
     @contextmanager
-    def _measuring_ends(self) -> Iterator[None]:
+    def _ending(self) -> Iterator[None]:
         """End the measuring: an eager step in the place of a compiled one has other bits."""
         self._notes.add(_COMPILED.format(self.steps + 1))
         self._counting.close()
         yield
-
-    @property
-    def _is_due(self) -> bool:
-        """Whether the step that runs is measured."""
-        return self.steps == 0 or (self.steps + 1) % self._every == 0
 
     def _take(self, call: AttentionCall) -> None:
         if call.is_recorded and not self._is_recorded:
@@ -186,14 +181,14 @@ def _head_sums(call: AttentionCall, stride: int) -> tuple[Float[Tensor, "8+H H"]
     return torch.cat([torch.where(is_row, of_rows, 0).sum((1, 3)), linear.mT, numbers, products]), largest
 
 
-def _read_rows(call: AttentionCall, stride: int) -> _Rows:
-    """Return the largest scores of all query rows; of sampled ones the weights, the allowed keys, and which count."""
+def _read_rows(call: AttentionCall, stride: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the largest scores `[H]` of all query rows; of sampled ones weights, allowed keys, and which count."""
     batch, heads, queries, keys = call.shape
     sampled, size = slice(stride // 2, None, stride), stride * max(_BLOCK // (batch * heads * keys * stride), 1)
     blocks = [
         (scores.amax(-1), allowed.any(-1), allowed.any(-2), scores[:, :, sampled].clone(), allowed[:, :, sampled])
         for start in range(0, queries, size)
-        for scores, allowed in [_masked_scores(call, range(start, min(start + size, queries)))]
+        for scores, allowed in [_masked_scores(call, slice(start, min(start + size, queries)))]
     ]
     maxima, has_key, is_key, *of_sampled = zip(*blocks, strict=True)
     is_row, (scores, allowed) = torch.cat(has_key, 2), (torch.cat(each, 2) for each in of_sampled)
@@ -209,27 +204,25 @@ def _read_rows(call: AttentionCall, stride: int) -> _Rows:
     return largest, torch.where(is_row[..., None], weights, 0), allowed, is_row
 
 
-def _masked_scores(call: AttentionCall, rows: range) -> tuple[Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"]]:
+def _masked_scores(call: AttentionCall, rows: slice) -> tuple[Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"]]:
     """Return the scores of query rows, and the allowed keys; scores that are made here are -inf at others."""
-    at, keys = (torch.arange(each.start, each.stop, device=call.device) for each in (rows, range(call.shape[3])))
+    at, keys = (torch.arange(*ends, device=call.device) for ends in ((rows.start, rows.stop), (call.shape[3],)))
     allowed, biases = ((keys <= at[:, None]) | (not call.is_causal))[None, None], list[Tensor]()
-    shown = slice(rows.start, rows.stop)
     for mask in call.masks:
-        values = _rows(mask.values, shown)
+        values = _rows(mask.values, rows)
         if mask.convention == "additive":
             biases.append(values)
             values = values <= FORBIDDEN_BELOW
         allowed = allowed & ((values != 0) == (mask.convention == "attend"))
     if call.scores is not None:
-        scores = _rows(call.scores, shown)
+        scores = _rows(call.scores, rows)
         return scores, allowed & ~(scores <= FORBIDDEN_BELOW)  # NaN is allowed
     if call.weights is not None:
-        return _rows(call.weights, shown) * torch.nan, allowed
-    assert call.q is not None
-    assert call.k is not None
-    q = _rows(call.q, shown) * (call.scale or 0)
-    grouped = q.reshape(len(q), call.k.shape[1], -1, q.shape[-1])  # the queries of all heads that share keys
-    scores = (grouped @ call.k.detach().mT.to(q)).view(-1, call.shape[1], len(rows), call.shape[3]) + sum(biases)
+        return _rows(call.weights, rows) * torch.nan, allowed
+    q, k, scale = cast(Any, (call.q, call.k, call.scale))  # which are known
+    q = _rows(q, rows) * scale
+    grouped = q.reshape(len(q), k.shape[1], -1, q.shape[-1])  # the queries of all heads that share keys
+    scores = (grouped @ k.detach().mT.to(q)).view(-1, call.shape[1], len(at), len(keys)) + sum(biases)
     scores = scores if call.softcap is None else call.softcap * (scores / call.softcap).tanh()
     return scores + torch.zeros_like(allowed, dtype=scores.dtype).masked_fill_(~allowed, -torch.inf), allowed
 
@@ -243,10 +236,9 @@ def _rows(tensor: Tensor, rows: slice) -> Float[Tensor, "#B #H #R D"]:
 
 def _head_metrics(total: Float[Tensor, "8+H H"], highest: Float[Tensor, " H"]) -> Float[np.ndarray, "C H"]:
     """Return the `COLUMNS` of a layer over all of its calls in a step; NaN is one that is not defined."""
-    total, highest = total.cpu(), highest.cpu()
-    entropy, effective_keys, keys, sink, previous, distance = total[:6] / total[[6, 6, 6, 7, 7, 6]]
+    entropy, effective, keys, sink, previous, distance = total[:6] / total[[6, 6, 6, 7, 7, 6]]
     lengths = total[8:].diagonal().sqrt()
     cosines = (total[8:] / lengths / lengths[:, None]).nan_to_num(-torch.inf).fill_diagonal_(-torch.inf)
-    columns = [highest, entropy, effective_keys, sink, previous, distance, keys, effective_keys / keys, cosines.amax(0)]
-    values = torch.stack(columns)
-    return values.masked_fill(values.isneginf(), torch.nan).float().numpy()
+    columns = highest, entropy, effective, sink, previous, distance, keys, effective / keys, cosines.amax(0)
+    values = torch.stack(columns).float().cpu()
+    return values.masked_fill(values.isneginf(), torch.nan).numpy()
