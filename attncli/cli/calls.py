@@ -133,7 +133,7 @@ class ProofRun:
 
             with self._output.view(stderr, self._form, "run") as canvas:
                 for proof in prover.proofs:
-                    canvas.show(proof_parts(proof, canvas.palette("viridis"), canvas.width))
+                    canvas.show(proof_parts(proof, canvas.width))
         is_proved = bool(prover.proofs) and all(proof.is_proved for proof in prover.proofs) and not prover.notes
         return ExitCode.OK if is_proved or self._no_fail else ExitCode.FINDINGS
 

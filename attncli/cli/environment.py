@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 
 from attncli.errors import ExitCode, InputError
+from attncli.render.block import shortened
 from attncli.signals import OnInterrupt
 from attncli.text import brief, visible
 
@@ -114,7 +115,7 @@ class PictureFile:
         """Draw the parts of a view with a blank line between them, under its title."""
         from attncli.formats.pictures import draw
 
-        self._drawings.append(draw(renderables, self.palette("viridis").shortened(title, self.width), self.width))
+        self._drawings.append(draw(renderables, shortened(title, self.width), self.width))
 
     def written(self, name: str) -> Iterator[str]:
         """Yield the document of all views; `name` is the command."""

@@ -309,7 +309,7 @@ class Explorer(App[None]):
         is_current = result is not None and result.is_whole and result.serves(self.look)
         failure = result.failure if result is not None and result.look.question == self.look.question else ""
         messages = (self._message or failure or ("" if is_current else "computing …"),)
-        self._panes["status"].draw(status_line, sight, messages, self._palette)
+        self._panes["status"].draw(status_line, sight, messages)
 
     def _draw_maps(self, shown: ComputedView, sight: LayerViewCache) -> None:
         panes, palette, layer = self._panes, self._palette, sight.layer

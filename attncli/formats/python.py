@@ -72,6 +72,8 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
             return diff.DiffView(result, palette, _ROOM, top=TOP).renderables()
         case LabelledMask():
             return None if result.subject.is_ambiguous else masks.MaskView(palette, _ROOM).shown(result.subject)
+        case ModelProof():
+            return findings.proof_parts(result, _ROOM)
         case Tokenization():
             return tokens.tokens_parts(result, palette, _ROOM)
     views: dict[type, Callable[[Any, Palette, int], Iterable[Any]]] = {
@@ -79,7 +81,6 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
         PairReport: pairs.pair_parts,
         Report: findings.report_parts,
         Calls: calls.calls_parts,
-        ModelProof: findings.proof_parts,
     }
     view = views.get(type(result))
     return None if view is None else view(result, palette, _ROOM)

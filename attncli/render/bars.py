@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.render.block import COMFORTABLE, Block, Cell, Column, ranking, width_of
+from attncli.render.block import COMFORTABLE, Block, Cell, Column, ranking, shortened, width_of
 from attncli.render.matrix import DIGITS, LONGEST_LABEL, WIDEST_FIXED, number_text
 from attncli.render.palette import SIGNS, Palette, Scale
 from attncli.trace.tokens import Token
@@ -76,7 +76,7 @@ class TableFormat:
 
     def named(self, token: Token, longest: int = LONGEST_LABEL) -> str:
         """Return a token as `2 flies`."""
-        return f"{token.index} {self.palette.shortened(token.label, longest)}"
+        return f"{token.index} {shortened(token.label, longest)}"
 
     def number(self, value: Any) -> str:
         """Return a number by itself; one that fixed decimals would show as nothing keeps its size."""

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Sequence
 from io import StringIO
 from typing import NamedTuple
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment
 from rich.style import Style
 
 from attncli.render.palette import BOLD, DIM, Palette
+from attncli.text import visible
 
 COMFORTABLE = 100  # cells in a line where the output sets no width
 _ALOUD = {  # titles of columns, as they are read
@@ -44,12 +45,7 @@ class Block(NamedTuple):
 def block(lines: Iterable[Sequence[Segment]]) -> Block:
     """Return lines as a block of their greatest width."""
     rows = [list(line) for line in lines]
-    return Block(rows, max((sum(map(segment_width, line)) for line in rows), default=0))
-
-
-def segment_width(segment: Segment) -> int:
-    """Return how many cells a segment takes."""
-    return cell_len(segment.text)
+    return Block(rows, max((Segment.get_line_length(line) for line in rows), default=0))
 
 
 def stack(blocks: Iterable[Block], gap: int = 0) -> Block:
@@ -73,7 +69,7 @@ def hstack(blocks: Sequence[Block], gap: int = 2) -> Block:
                 line.append(Segment(" " * gap))
             content = one.lines[index] if index < len(one.lines) else []
             line.extend(content)
-            line.append(Segment(" " * (one.width - sum(map(segment_width, content)))))
+            line.append(Segment(" " * (one.width - Segment.get_line_length(content))))
     return Block([trimmed(line) for line in lines], sum(one.width for one in blocks) + gap * (len(blocks) - 1))
 
 
@@ -103,6 +99,18 @@ def in_words(text: str, width: int | None) -> list[str]:
             continue
         lines += [f" {part}" for part in chop_cells(word, width or 1)]
     return [line.removeprefix(" ") for line in lines if line] or [""]
+
+
+def shortened(text: str, width: int, keeps_end: bool = False) -> str:
+    """Return text of a user, a file or a vocabulary in at most `width` cells: all, or an end of it and an ellipsis."""
+    text = visible(text)
+    if cell_len(text) <= width:
+        return text
+    if not keeps_end:
+        return set_cell_size(text, width - 1).rstrip() + "…"
+    while cell_len(text) > width - 1:
+        text = text[1:]
+    return "…" + text.lstrip()
 
 
 def cell(text: str, width: int, style: Style | None = None, align: str = "right") -> Segment:
@@ -261,7 +269,7 @@ def cut(text: str, bounds: Bounds) -> str:
     if len(lines) <= bounds.lines:
         return text
     *before, last = lines[: bounds.lines]
-    return " ".join([*before, Palette().shortened(f"{last} …", bounds.width)])
+    return " ".join([*before, shortened(f"{last} …", bounds.width)])
 
 
 def crop(lines: Iterable[Sequence[Segment]], bounds: Bounds) -> Block:
@@ -270,14 +278,14 @@ def crop(lines: Iterable[Sequence[Segment]], bounds: Bounds) -> Block:
     return Block([Segment.adjust_line_length(line, bounds.width, pad=False) for line in shown], bounds.width)
 
 
-def join_facts(facts: Iterable[str], width: int, palette: Palette, title: str = "") -> list[Segment]:
+def join_facts(facts: Iterable[str], width: int, title: str = "") -> list[Segment]:
     """Return a title and as many facts behind it as a line has room for; the first ones matter most.
 
     The first of all is shortened where it is too long for a line.
     """
-    text = title = palette.shortened(title, width) if cell_len(title) > width else title
+    text = title = shortened(title, width) if cell_len(title) > width else title
     for fact in facts:
-        longer = f"{text} · {fact}" if text else palette.shortened(fact, width) if cell_len(fact) > width else fact
+        longer = f"{text} · {fact}" if text else shortened(fact, width) if cell_len(fact) > width else fact
         if fact and cell_len(longer) <= width:
             text = longer
     return [Segment(title, BOLD), Segment(text[len(title) :], DIM)]

@@ -26,6 +26,7 @@ from attncli.render.block import (
     flowing,
     in_words,
     ranking,
+    shortened,
     stack,
     table,
     width_of,
@@ -35,6 +36,7 @@ from attncli.render.matrix import MARK, Axis, Matrix, mark_note, number_text, si
 from attncli.render.palette import BOLD, DIM, HINT, Palette, Scale
 from attncli.render.sections import token_list
 from attncli.render.sentence import QUERY, SentenceLine, distant_keys, head_lines, head_name, height, sentence
+from attncli.text import visible
 from attncli.trace.layer import HeadTrace, LayerTrace, heaviest
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Trace
@@ -107,8 +109,8 @@ class Components:
         """The drawn cells of each layer."""
         axes = {}
         for kind, cells in self._cells.items():
-            rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette, self.trace.predicted)
-            axes[kind] = cells, rows, Axis.of_tokens(cells.column_tokens, cells.columns, self.palette)
+            rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.trace.predicted)
+            axes[kind] = cells, rows, Axis.of_tokens(cells.column_tokens, cells.columns)
         frames = []
         for layer in self.trace.layers:
             cells, rows, columns = axes[layer.kind]
@@ -156,7 +158,7 @@ class Components:
         if trace.query_tokens == trace.key_tokens:
             lists = {"tokens": (trace.key_tokens, rows | columns)}
         return stack(
-            token_list([tokens[place] for place in sorted(places)], title, self.palette, self.width, has_ids, most)
+            token_list([tokens[place] for place in sorted(places)], title, self.width, has_ids, most)
             for title, (tokens, places) in lists.items()
             if places
         )
@@ -228,7 +230,7 @@ class Components:
         # The colours of words mean something else than those of a picture above them.
         parts = [title, *[ramp_line(self.scale, self.palette, self.width, 1)] * self.has_image_keys]
         left = max(lines - len(flowing(parts, self.room).lines), 1)
-        whole = height(tokens, heads[0], self.palette, self.room, marks)
+        whole = height(tokens, heads[0], self.room, marks)
         most = max(min(whole, left // min(len(heads), _FEW_HEADS)), 1)
         count = min(max(left // most, 1), len(heads))
         header = flowing([*parts, *[[Segment(f"{count} of {every} heads", DIM)]] * (count < every)], self.room)
@@ -244,7 +246,7 @@ class Components:
             heads = heads[: max(left - 1, 1)]
         columns = [Column("head", [head.name for head in heads], BOLD, "<")]
         columns += [Column("label", [head.label for head in heads], DIM, "<")] * any(head.label for head in heads)
-        labels, rows = Axis.of_tokens(Tokens(tokens), range(len(tokens)), self.palette).labels, []
+        labels, rows = Axis.of_tokens(Tokens(tokens), range(len(tokens))).labels, []
         for head in heads:
             places = heaviest(head.weights[None], head.allowed[None], _FEW_KEYS)[0].tolist()
             rows.append((places, head.weights[places].tolist()))
@@ -340,7 +342,7 @@ class Components:
         keys = self.view.columns(self.trace) if self.view.keys else []
         marks = dict.fromkeys(keys, CHOSEN) | ({query: OWN} if layer.kind == "self" else {})
         cell = self.trace.layout("query").cells.get(query)
-        names = (str(query), self.palette.label(self.trace.query_tokens[query].label), cell)
+        names = (str(query), visible(self.trace.query_tokens[query].label), cell)
         title = " ".join(filter(None, dict.fromkeys(names))), _relation(layer)
         return PictureView(title, looks, layout, marks, self.palette, scale, layer.measure == "weights", keys)
 
@@ -370,10 +372,10 @@ class Components:
         elif len(drawing.kinds) == 1 and len(heads) == layer.num_heads > 1:
             name += " of every head"
         facts = f" · {layer.num_queries} queries × {layer.num_keys} keys · {layer.mask}"
-        title = block([[Segment(name, BOLD), Segment(self.palette.shortened(facts, self.room - len(name)), DIM)]])
+        title = block([[Segment(name, BOLD), Segment(shortened(facts, self.room - len(name)), DIM)]])
         yield stack([title, drawing.picture(pool, self.palette, self.room)])
         is_part = allowed.shape[1:] != (layer.num_queries, layer.num_keys)
-        yield drawing.facts(self.palette, self.room, "of the cells shown" if is_part else "")
+        yield drawing.facts(self.room, "of the cells shown" if is_part else "")
 
     def digits(self, frame: MatrixFrame, head: int, wanted: frozenset[str]) -> Block | None:
         """Return the matrices of a head under its title; None where nothing of what is wanted is a matrix."""

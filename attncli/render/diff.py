@@ -28,6 +28,7 @@ from attncli.render.block import (
     in_lines,
     lines_of,
     ranking,
+    shortened,
     stack,
     table,
 )
@@ -46,7 +47,7 @@ from attncli.render.heatmap import (
 from attncli.render.matrix import LONGEST_LABEL, Axis, GridCell, mark_note, number_text
 from attncli.render.palette import BOLD, DIM, SIGNS, Palette, Scale
 from attncli.render.sections import cautioned, proof_line, what_ran
-from attncli.text import plural
+from attncli.text import plural, visible
 
 if TYPE_CHECKING:
     from attncli.trace.view import Ramp
@@ -70,7 +71,7 @@ def _maps_of(pair: LayerPair, head: int, palette: Palette, room: int, ramp: Ramp
     sides = [(getattr(pair.rows, side), getattr(pair.columns, side)) for side in ("first", "second")]
     columns = [*(range(len(keys)) for _, keys in sides), [mine for mine, _ in pair.columns.pairs]]
     axes = [
-        (Axis.of_tokens(queries, rows, palette).marking(own), Axis.of_tokens(keys, shown, palette))
+        (Axis.of_tokens(queries, rows).marking(own), Axis.of_tokens(keys, shown))
         for (queries, keys), rows, shown, own in zip(
             [*sides, sides[0]], [*places, places[0]], columns, [*blind, blind[0] | blind[1]], strict=True
         )
@@ -151,7 +152,7 @@ class DiffView:
             tokens = [self._alignment(difference.queries, "queries"), self._alignment(difference.keys, "keys")]
         proven = [layer for pair in difference.layers for layer in (pair.first, pair.second) if layer.proof]
         worst = max(proven, key=lambda layer: layer.proof.max_abs_error if layer.proof else 0, default=None)
-        proof = [] if worst is None else [proof_line(worst, self.palette)]
+        proof = [] if worst is None else [proof_line(worst)]
         if self.height is None:
             cells, maps = self._cells(len(difference.cells)), self._maps(10**6)
             return [*head, stack(tokens), *self._heads(10**6), *cells, *maps, *proof]
@@ -176,11 +177,10 @@ class DiffView:
 
     def _headline(self) -> Text:
         traces = (self.difference.first, self.difference.second)
-        lines, sources = [what_ran(trace, self.palette) for trace in traces], [trace.source for trace in traces]
+        lines, sources = [what_ran(trace) for trace in traces], [trace.source for trace in traces]
         if lines[0] == lines[1] and sources[0].model != sources[1].model:  # paths that end alike
             lines = [
-                Text.assemble(line, f" · {self.palette.label(one.model or '')}")
-                for line, one in zip(lines, sources, strict=True)
+                Text.assemble(line, f" · {visible(one.model or '')}") for line, one in zip(lines, sources, strict=True)
             ]
         named = (Text.assemble((f"{name}  ", BOLD), line) for name, line in zip(NAMES, lines, strict=True))
         return cautioned(lines[0] if lines[0] == lines[1] else Text("\n").join(named), sources)
@@ -202,7 +202,7 @@ class DiffView:
         return grid(names, "<" * (len(columns) + 1), self._room)
 
     def _label(self, label: str) -> str:
-        return self.palette.shortened(label, LONGEST_LABEL)
+        return shortened(label, LONGEST_LABEL)
 
     # --- which heads and cells ---
 

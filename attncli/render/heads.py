@@ -60,7 +60,7 @@ def head_parts(
     """Return the labels of heads in one screen, and below them as many rows of numbers as there is room for."""
     room, columns = height or LINES, width or COMFORTABLE
     note = _label_note(report, columns)
-    parts: list[RenderableType] = [_headline(report, palette), note]
+    parts: list[RenderableType] = [_headline(report), note]
     explained = _label_table(report, palette, columns)
     if palette.is_read_aloud:
         return [parts[0], explained, note]
@@ -79,12 +79,12 @@ def head_parts(
     return parts
 
 
-def _headline(report: HeadReport, palette: Palette) -> Text:
+def _headline(report: HeadReport) -> Text:
     shown = len(report.heads)
     heads = f"{shown} of " * (shown < report.measured) + plural(report.measured, "head")
     what = "sequence" if report.is_test else "sentence"
     texts = f"{plural(report.sentences, what)} of {span(*report.tokens)} token{'s' * (report.tokens[1] > 1)}"
-    return run_line(report, heads, [texts, *["random tokens twice"] * report.is_test], palette)
+    return run_line(report, heads, [texts, *["random tokens twice"] * report.is_test])
 
 
 # --- labels ---
@@ -224,7 +224,7 @@ def table_parts(
         notes.append(f"mean ± standard deviation over {_over(report)}, of those in which it is defined")
     elif any(UNDEFINED in column.texts for column in columns):
         notes.append(f"{UNDEFINED} not defined for this sentence")
-    parts: list[RenderableType] = [_headline(report, palette), table(columns, width, palette)]
+    parts: list[RenderableType] = [_headline(report), table(columns, width, palette)]
     return [*parts, Text("; ".join(notes), DIM)] if notes else parts
 
 

@@ -127,7 +127,7 @@ def scale_of_layer(trace: Trace, view: View, layer: LayerTrace) -> Scale:
 
 def pooling(rows: Axis, columns: Axis, width: int) -> tuple[int, int]:
     """Return how many rows and columns are pooled into one cell of a picture that is `width` cells wide at most."""
-    room = _room(rows, columns, width)
+    room = _room(rows, width)
     return -(-len(rows) // MOST), max(-(-len(columns) // MOST), -(-len(columns) // room))
 
 
@@ -159,7 +159,7 @@ def heatmaps(
     titles = max(cell_len(f"{picture.title} {picture.label}".rstrip()) for picture in pictures)
     _, panel_width = size_of(cell or WIDE, titles, row_axis, column_axis)
     if cell is None:
-        cell = WIDE if panel_width <= _room(rows, columns, width) else NARROW
+        cell = WIDE if panel_width <= _room(rows, width) else NARROW
         _, panel_width = size_of(cell, titles, row_axis, column_axis)
     per_strip = max((width - rows.width) // (panel_width + GAP), 1)
     lattice = CellGrid(row_axis, column_axis, cell)
@@ -174,7 +174,7 @@ def heatmaps(
     return stack(strips, gap=1)
 
 
-def _room(rows: Axis, columns: Axis, width: int) -> int:
+def _room(rows: Axis, width: int) -> int:
     return max(width - rows.width - GAP, 4)
 
 

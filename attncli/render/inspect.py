@@ -243,8 +243,8 @@ class Layout:
         return (*parts, *["proof"] * any(layer.proof for layer in self.trace.layers))
 
     def _whole(self) -> Iterator[RenderableType]:
-        trace, palette, parts = self.trace, self.palette, self._parts
-        yield headline(trace.recorded, palette)
+        trace, parts = self.trace, self._parts
+        yield headline(trace.recorded)
         if trace.origin is not None:
             yield Text("\n".join(trace.origin.rules))
         if self._is_in_words:
@@ -257,13 +257,13 @@ class Layout:
         if parts.has_image_keys and is_default and not self.is_all:
             yield parts.picture(_ENDLESS)[0]
             yield from filter(None, [parts.text_of_pictures(_ENDLESS)])
-            yield proof_line(trace.layers[0], palette)
+            yield proof_line(trace.layers[0])
             return
         wanted = self.view.parts(self._default())
         if "tokens" in wanted:
             yield parts.tokens()
         if "next" in wanted:
-            yield next_table(trace, palette, self.width)
+            yield next_table(trace, self.width)
         if is_query := is_default and parts.has_one_row:
             lines = None if self.is_all else TEN + 3
             yield from (parts.heads_of_query(frames, lines) for frames in self._by_kind)
@@ -275,7 +275,7 @@ class Layout:
             if len(trace.layers) > 1:
                 yield Text(layer_title(layer), BOLD)
             if "shapes" in wanted:
-                yield shapes_line(trace, layer, palette, parts.room)
+                yield shapes_line(trace, layer, parts.room)
             if "mask" in wanted:
                 yield from parts.mask(frame, pooling(frame.rows, frame.columns, parts.room))
             if self.view.top_keys is not None:
@@ -290,13 +290,13 @@ class Layout:
             if "metrics" in wanted:
                 yield metrics_table(trace, layer, self.width, self.view.precision)
             if "proof" in wanted:
-                yield proof_line(layer, palette)
+                yield proof_line(layer)
 
     @property
     def _proof(self) -> list[Block]:
         """The proof of the layer whose numbers are farthest from the model's, if any has one."""
         proofs = {layer.proof.max_abs_error: layer for layer in self.trace.layers if layer.proof}
-        return [self._wrapped("", proof_line(proofs[max(proofs)], self.palette).plain, DIM)] if proofs else []
+        return [self._wrapped("", proof_line(proofs[max(proofs)]).plain, DIM)] if proofs else []
 
     # --- one screen ---
 
@@ -317,7 +317,7 @@ class Layout:
         return wrap_block(title, facts, self._parts.width, style)
 
     def _head(self) -> list[Block]:
-        ran, *warnings = headline(self.trace.recorded, self.palette).plain.split("\n")
+        ran, *warnings = headline(self.trace.recorded).plain.split("\n")
         title, dot, facts = ran.partition(" · ")
         head = [stack([self._wrapped(title, dot + facts), *(self._wrapped("", each) for each in warnings)])]
         rules = self.trace.origin.rules if self.trace.origin is not None else ()
@@ -346,7 +346,7 @@ class Layout:
         first, *others = self.trace.layers
         if self.trace.origin is not None or any(layer.shapes != first.shapes for layer in others):
             return []
-        return [shapes_line(self.trace, first, self.palette, self._parts.room)]
+        return [shapes_line(self.trace, first, self._parts.room)]
 
     @cached_property
     def _by_kind(self) -> list[list[MatrixFrame]]:

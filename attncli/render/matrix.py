@@ -16,7 +16,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.render.block import COMFORTABLE, Block, block, cell, hstack, stack
+from attncli.render.block import COMFORTABLE, Block, block, cell, hstack, shortened, stack
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.trace.tokens import Token, Tokens
 
@@ -41,15 +41,13 @@ class Axis:
     marked: frozenset[int] = frozenset()  # the places of those that carry `MARK`
 
     @classmethod
-    def of_tokens(
-        cls, tokens: Tokens, chosen: Sequence[int], palette: Palette, predicted: Mapping[int, Token] | None = None
-    ) -> Axis:
+    def of_tokens(cls, tokens: Tokens, chosen: Sequence[int], predicted: Mapping[int, Token] | None = None) -> Axis:
         """Return the axis of the chosen tokens, each with the token that it predicted, if one is known."""
         shown: list[Token] = [tokens[index] for index in chosen]
-        labels = [palette.shortened(token.label, LONGEST_LABEL) for token in shown]
+        labels = [shortened(token.label, LONGEST_LABEL) for token in shown]
         for place, index in enumerate(chosen):
             if predicted and index in predicted:
-                labels[place] += " → " + palette.shortened(predicted[index].label, LONGEST_LABEL)
+                labels[place] += " → " + shortened(predicted[index].label, LONGEST_LABEL)
         return cls(tuple(labels), tuple(chosen))
 
     def __len__(self) -> int:
@@ -164,7 +162,7 @@ class Matrix(NamedTuple):
         is_large, is_colored = self.is_large, self.scale is not None and palette.has_color
         texts = [[number_text(value, digits, is_large) for value in row] for row in self.values.tolist()]
         longest = max(len(text) for row in texts for text in row)
-        labels = [palette.shortened(label, max(longest, _COLUMN_LABEL)) for label in self.columns.labels]
+        labels = [shortened(label, max(longest, _COLUMN_LABEL)) for label in self.columns.labels]
         each, count = max(longest, *map(cell_len, labels)), len(self.columns)
         step = count if width is None else max(width // (each + 1), 1)
         allowed = np.ones(self.values.shape, bool) if self.allowed is None else self.allowed

@@ -8,9 +8,9 @@ from functools import partial
 from rich.console import RenderableType
 from rich.text import Text
 
-from attncli.render.block import Block, Column, table, width_of
+from attncli.render.block import Block, Column, shortened, table, width_of
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.text import plural, short_name
+from attncli.text import plural, short_name, visible
 from attncli.trace.tokenization import Tokenization
 from attncli.trace.tokens import Token
 
@@ -20,7 +20,7 @@ _LONGEST = (200, 60, 30, 20, 12)  # cells of a word, of which the first that fit
 def tokens_parts(tokenization: Tokenization, palette: Palette, width: int | None) -> Iterator[RenderableType]:
     """Yield what was tokenized by what, in numbers, and the tokens."""
     facts = "".join(f" · {fact}" for fact in _facts(tokenization))
-    yield Text.assemble((palette.label(_title(tokenization)), BOLD), facts)
+    yield Text.assemble((visible(_title(tokenization)), BOLD), facts)
     if tokenization.tokens:
         yield _table(tokenization, palette, width)
 
@@ -52,7 +52,7 @@ def _table(tokenization: Tokenization, palette: Palette, width: int | None) -> B
     shown = tokenization.tokens
     styles = [BOLD if tokenization.is_unknown(token) else DIM if token.special else None for token in shown]
     for longest in _LONGEST:
-        fitted = partial(palette.shortened, width=longest)
+        fitted = partial(shortened, width=longest)
         columns = [
             Column(title, list(map(cell, shown)), styles, align)
             for title, align, cell in _columns(tokenization, fitted)

@@ -16,6 +16,7 @@ from attncli.render.block import COMFORTABLE, Block, block, trimmed, wrapping
 from attncli.render.heatmap import ramp_line
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
+from attncli.text import visible
 
 _MEANINGS = {
     **MEANINGS,
@@ -46,7 +47,7 @@ def history_parts(
         yield _strip(history, column, palette, width or COMFORTABLE, most)
     if len(rows) > 1:
         dim = {rows[0], *more}
-        cells = [[(palette.label(text), DIM if row in dim else None) for text in row] for row in (*shown, *more)]
+        cells = [[(visible(text), DIM if row in dim else None) for text in row] for row in (*shown, *more)]
         yield wrapping(cells, "<" * len(rows[0]), width)
 
 

@@ -153,7 +153,7 @@ class WhyPage:
 
     def parts(self) -> list[RenderableType]:
         """Return the page, part by part; a blank line belongs between two parts."""
-        above = headline(self.trace, self.sheet.palette)
+        above = headline(self.trace)
         return [
             above,
             *(self._of_heads([above]) if len(self.explained) > 1 else self._of_one(self.explained[0], above)),
@@ -166,7 +166,7 @@ class WhyPage:
         most = max(self.explained, key=_prominence)
         row, which = _row(most), "the strongest head" if _prominence(most) > 0 else "one head"
         kind = f"--kind {row.layer.kind} " * self._has_kinds
-        rest = "; --all lists all heads" if self._count([headline(self.trace, self.sheet.palette)]) else ""
+        rest = "; --all lists all heads" if self._count([headline(self.trace)]) else ""
         return [f"{kind}--head {head_name(row.layer, row.head.head)} explains {which}{rest}"]
 
     def _room(self, parts: Iterable[RenderableType]) -> int:
@@ -183,7 +183,7 @@ class WhyPage:
 
     def _of_one(self, one: AttentionRow | AttentionCell, above: RenderableType) -> list[RenderableType]:
         row = _row(one)
-        proof = [] if row.layer.proof is None else [proof_line(row.layer, self.sheet.palette)]
+        proof = [] if row.layer.proof is None else [proof_line(row.layer)]
         title = wrap_block(self._name(one), self._place(row), self.sheet.width, None)
         room = self._room([above, title, *proof])
         if isinstance(one, AttentionRow):
@@ -335,7 +335,7 @@ class CompositionPage:
         key = sheet.named(composition.cell.key, _LONGEST_TITLE)
         place = f" · layer {row.layer.layer} · head {row.head.head} of {row.layer.num_heads}"
         title = Text.assemble((f"query {sheet.named(row.query, _LONGEST_TITLE)} → key {key}", BOLD), place)
-        above = [headline(composition.trace, sheet.palette), title, Text(sentences_of(composition))]
+        above = [headline(composition.trace), title, Text(sentences_of(composition))]
         names = max(map(len, (self._title("query"), *map(writer_name, composition.terms))))
         is_beside = sheet.room >= 2 * (names + _OF_WRITERS) + _GAP and not sheet.palette.is_read_aloud
         room = _MOST + _AROUND_WRITERS if self.lines is None else self.lines - lines_of(above, sheet.room)

@@ -285,7 +285,7 @@ def model(
         titled = 0
         for (number, trace, _), grid in zip(masks, named, strict=True):
             if len(traces) > 1 and number != titled:
-                yield Text(view.palette.label(f"sentence {number}: {trace.text}"), "bold")
+                yield Text(visible(f"sentence {number}: {trace.text}"), "bold")
             titled = number
             yield from view.shown(grid)
 

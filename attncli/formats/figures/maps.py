@@ -74,7 +74,7 @@ def draw_maps(trace: Trace, view: View, colormap: str, size: tuple[float, float 
         for place, head in enumerate(layer.heads):
             picture = heatmap_of(layer.head(head, cells.rows), cells.of_columns, (pool, pool))
             axes = figure.add_subplot(grid[sum(strips[:number]) + place // across, place % across])
-            axes.set_title(title_of(trace, layer, head))
+            axes.set_title(title_of(layer, head))
             is_lowest = has_columns and place + across >= len(layer.heads)
             maps.append(_Map(axes, picture, rows, columns, place % across == 0, is_lowest))
     scale = max((scale_of_layer(trace, view, layer) for layer in trace.layers), key=lambda scale: scale.high)
@@ -99,7 +99,7 @@ def colors_of(colormap: str) -> ListedColormap:
 def _grid(trace: Trace, sides: Sequence[tuple[Axis, Axis]], width: float, height: float) -> tuple[int, int]:
     """Return how many maps are side by side so that cells are largest, and how many cells a side are pooled."""
     heads = [len(layer.heads) for layer in trace.layers]
-    title = max(len(title_of(trace, layer, head)) for layer in trace.layers for head in layer.heads)
+    title = max(len(title_of(layer, head)) for layer in trace.layers for head in layer.heads)
     most = max(1, min(max(heads), int(width / ((title + 1) * LETTER))))
 
     def cell(across: int) -> float:
@@ -112,13 +112,13 @@ def _grid(trace: Trace, sides: Sequence[tuple[Axis, Axis]], width: float, height
 
 def _sides(trace: Trace, layer: LayerTrace, view: View) -> tuple[Axis, Axis]:
     """Return the rows and the columns of a layer's maps."""
-    cells, palette = view.cells(trace, layer), Palette()
+    cells = view.cells(trace, layer)
     predicted = trace.predicted if layer.kind == "self" else None
-    rows = Axis.of_tokens(cells.row_tokens, cells.rows, palette, predicted).marking(layer.fully_masked(cells.rows))
-    return rows, Axis.of_tokens(cells.column_tokens, cells.columns, palette)
+    rows = Axis.of_tokens(cells.row_tokens, cells.rows, predicted).marking(layer.fully_masked(cells.rows))
+    return rows, Axis.of_tokens(cells.column_tokens, cells.columns)
 
 
-def title_of(trace: Trace, layer: LayerTrace, head: int) -> str:
+def title_of(layer: LayerTrace, head: int) -> str:
     """Return the title of a head."""
     label = layer.head_label(head)
     short = f"L{layer.label}" if isinstance(layer.label, int) else titled("layer", layer.label)

@@ -142,7 +142,7 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
     texts = {"text": trace.text, "pair": trace.pair, "target": trace.target}
     return {
         "schema": SCHEMA,
-        "title": headline(trace, Palette()).plain.replace("\n", " · "),
+        "title": headline(trace).plain.replace("\n", " · "),
         **{name: None if text is None else visible(text) for name, text in texts.items()},
         "start": _start(trace, layers, labels),
         "decimals": decimals,
@@ -167,7 +167,7 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
                 "scale": layer.scale,
                 "has_bias": layer.bias is not None,
                 "softcap": layer.softcap,
-                "proof": proof_line(layer, Palette()).plain if layer.proof else "proof: not run",
+                "proof": proof_line(layer).plain if layer.proof else "proof: not run",
                 "labels": {head: named[0].name for head in layer.heads if (named := labels.get(_key(layer, head)))},
             }
             for layer, cells in layers

@@ -61,7 +61,7 @@ def small_heads(
 
     counted = f"{shown[0]}–{shown[-1]} of {len(heads)} heads" * (len(shown) < len(heads))
     facts = [counted, sight.layer.measure]
-    title = join_facts(facts, room.width, palette, titled("layer", sight.layer.label))
+    title = join_facts(facts, room.width, titled("layer", sight.layer.label))
     return PaneContent(crop(lines(), room), title, (in_a_strip, 1))
 
 
@@ -128,5 +128,5 @@ def layer_map(
     facts = [f"{QUERY} {text}"] * (chosen in numbers)
     facts += [f"layers {rows[0]}–{rows[-1]} of {len(layers)}"] * (len(rows) < len(layers))
     facts += [f"heads {columns[0]}–{columns[-1]} of {heads}"] * (len(columns) < heads)
-    title = join_facts([*facts, MEANINGS[metric]], room.width, palette, metric)
+    title = join_facts([*facts, MEANINGS[metric]], room.width, metric)
     return PaneContent(crop(lines(), room), title)
