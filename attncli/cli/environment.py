@@ -119,9 +119,9 @@ class PictureFile:
 
     def written(self, name: str) -> Iterator[str]:
         """Yield the document of all views; `name` is the command."""
-        from attncli.formats import picture_writer
+        from attncli.formats.pictures import WRITERS
 
-        return picture_writer(self._chosen)(self._drawings, name)
+        return WRITERS[self._chosen](self._drawings, name)
 
 
 def measured_size(stream: IO[str]) -> tuple[int, int]:

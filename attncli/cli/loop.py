@@ -416,6 +416,6 @@ def write_folder(
         stream.hint = lambda _: summary.kept()
         for _, part in stream.values():
             if part is not None:
-                summary.add(part)
+                summary.parts.append(part)
     environment.note(str(summary))
     return stream.failures

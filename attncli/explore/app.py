@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from textual import events, work
 from textual.app import App, ComposeResult
-from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.driver import Driver
 from textual.widgets import HelpPanel, Input, Label
@@ -131,10 +130,7 @@ class Explorer(App[None]):
     """
     ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = "#text"
-    BINDINGS: ClassVar = [
-        Binding(key.keys, key.action, key.short, key.in_footer, key.shown, priority=True, tooltip=key.meaning)
-        for key in KEYS
-    ]
+    BINDINGS: ClassVar = [*KEYS]
 
     def __init__(self, model: InteractiveSource, look: ViewState, palette: Palette, seeks_label: bool = False) -> None:
         super().__init__(ansi_color=True)

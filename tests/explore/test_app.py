@@ -174,7 +174,7 @@ async def test_every_key_of_the_table_does_what_it_says(one):
         if key.action == "leave":  # the next test's
             continue
         changes, before, holds = EFFECTS[key.action]
-        for name in key.keys.split(","):
+        for name in key.key.split(","):
             one.app.go(replace(ViewState(Query(TEXT)), **changes))
             one.app._map = "head"
             one.app.action_type()

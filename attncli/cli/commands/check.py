@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -25,9 +25,9 @@ def check(
     layer: options.EveryLayer = None,
     no_special: options.NoSpecial = False,
     fail_on: options.FailOn = None,
-    against: Annotated[
-        str | None, options.choice_option("Compare MODEL with the checkpoint that it was made from.", "CHECKPOINT")
-    ] = None,
+    against: str | None = options.choice_option(
+        "Compare MODEL with the checkpoint that it was made from.", "CHECKPOINT"
+    ),
 ) -> None:
     """Check the attention of a checkpoint for errors; exit with 1 on findings.
 

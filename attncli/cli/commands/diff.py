@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Exit
 
@@ -30,25 +30,17 @@ def diff(
     environment: Environment,
     request: options.CommonOptions,
     output: options.TableOutput,
-    text: Annotated[
-        list[str] | None, argument("Two sentences, or one for two checkpoints; - reads standard input.", "TEXT")
-    ] = None,
-    from_: Annotated[
-        list[str] | None, options.input_option("Compare this saved trace with another; give it twice.", "FILE")
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        options.model_option(
-            "Use a checkpoint or an adapter; give two to compare. Default: toy.", "MODEL", "-m", env=True
-        ),
-    ] = None,
+    text: list[str] | None = argument("Two sentences, or one for two checkpoints; - reads standard input.", "TEXT"),
+    from_: list[str] | None = options.input_option("Compare this saved trace with another; give it twice.", "FILE"),
+    model: list[str] | None = options.model_option(
+        "Use a checkpoint or an adapter; give two to compare. Default: toy.", "MODEL", "-m", env=True
+    ),
     layer: options.EveryLayer = None,
-    first: Annotated[bool, options.view_option("Show the first stage at which two runs of a text part.")] = False,
-    query: Annotated[
-        list[str] | None,
-        options.choice_option("Compare only this query: a token of the first. Repeatable.", "TOKEN", "-q"),
-    ] = None,
-    top: Annotated[int | None, options.view_option("List N heads and cells. Default: 10.", "N", low=1)] = None,
+    first: bool = options.view_option("Show the first stage at which two runs of a text part."),
+    query: list[str] | None = options.choice_option(
+        "Compare only this query: a token of the first. Repeatable.", "TOKEN", "-q"
+    ),
+    top: int | None = options.view_option("List N heads and cells. Default: 10.", "N", low=1),
     precision: options.Precision = None,
     colormap: options.Colormap = None,
     ramp: options.Ramp = None,

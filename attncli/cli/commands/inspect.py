@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -25,15 +25,10 @@ if TYPE_CHECKING:
 class Inspection(Options):
     """Options of generation, and of the processes that write a folder."""
 
-    generate: Annotated[
-        int | None, options.input_option("Let a causal model write N more tokens first.", "N", low=1)
-    ] = None
-    on: Annotated[
-        str | None,
-        options.model_option(
-            "Compute the parts of -o FOLDER/ on Ray, here or on a cluster.", "ray|ray://HOST:PORT", rare=True
-        ),
-    ] = None
+    generate: int | None = options.input_option("Let a causal model write N more tokens first.", "N", low=1)
+    on: str | None = options.model_option(
+        "Compute the parts of -o FOLDER/ on Ray, here or on a cluster.", "ray|ray://HOST:PORT", rare=True
+    )
 
 
 def inspect(
@@ -44,7 +39,7 @@ def inspect(
     shown: options.ViewOptions,
     derive: options.Derive,
     output: options.InspectOutput,
-    save: Annotated[Path | None, options.output_option("Save the trace as .safetensors, for --from.", "FILE")] = None,
+    save: Path | None = options.output_option("Save the trace as .safetensors, for --from.", "FILE"),
 ) -> None:
     """Show the attention of a sentence, from its tokens to a heat map per head.
 
@@ -98,12 +93,9 @@ def inspect(
             draws=form is None,
         )
         colormap = shown.colormap or "viridis"
-        if chosen == "html":
-            from attncli.formats.page import write_page
-
-            environment.write(write_page(stream.values(), view, colormap), output.file)
-        elif is_figure:
-            _write_figure(environment, stream.values(), view, output, chosen, colormap, size)
+        if chosen == "html" or is_figure:
+            ((_, trace),) = stream.values()
+            environment.write(_picture(trace, view, output, chosen, colormap, size), output.file)
         elif form is None:
             _draw(environment, stream, view, output, chosen, colormap, request)
         else:
@@ -200,21 +192,18 @@ def _draw(
             before = environment.noted_lines
 
 
-def _write_figure(
-    environment: Environment,
-    traces: Iterable[tuple[int, Trace]],
-    view: View,
-    output: options.InspectOutput,
-    chosen: str,
-    colormap: str,
-    size: Size | None,
-) -> None:
+def _picture(
+    trace: Trace, view: View, output: options.InspectOutput, chosen: str, colormap: str, size: Size | None
+) -> Iterable[str] | bytes:
+    """Return the page or the figure of a trace."""
+    if chosen == "html":
+        from attncli.formats.page import write_page
+
+        return write_page(trace, view, colormap)
     from attncli.formats.figures import figure_of, written
 
-    ((_, trace),) = traces
     colormap = "gray" if output.color == "never" else colormap
-    figure = written(figure_of(trace, view, colormap, size), chosen, f"attn inspect: {_title(trace)}")
-    environment.write(figure, output.file)
+    return written(figure_of(trace, view, colormap, size), chosen, f"attn inspect: {_title(trace)}")
 
 
 def _title(trace: Trace) -> str:

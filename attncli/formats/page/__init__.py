@@ -62,19 +62,14 @@ def check_page(show: frozenset[str] | None) -> None:
         raise UsageError("q×k needs both; give --show q,k")
 
 
-def write_page(traces: Iterable[tuple[int, Trace]], view: View, colormap: str) -> Iterator[str]:
-    """Write the page of one trace.
+def write_page(trace: Trace, view: View, colormap: str) -> Iterator[str]:
+    """Write the page of a trace.
 
     Queries and keys are in it only if they are to be shown.
 
     Raises:
         InputError: a head has more cells than a browser can draw.
     """
-    for _, trace in traces:
-        yield from _page(trace, view, colormap)
-
-
-def _page(trace: Trace, view: View, colormap: str) -> Iterator[str]:
     layers = [(layer, view.cells(trace, layer)) for layer in trace.layers]
     for layer, cells in layers:
         if len(cells.rows) * len(cells.columns) > _MOST_CELLS:
