@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from attncli.trace.view import Ramp
 
-_NARROWEST_BAR, _WIDEST_BAR = 7, 20
+_NARROWEST_BAR, _WIDEST_BAR, _WIDEST_SIGNED_BAR = 7, 20, 41
 
 
 def bar(weight: float, largest: float, width: int, palette: Palette, ramp: Ramp | None = None) -> Cell:
@@ -98,16 +99,23 @@ class TableFormat:
         return number_text(float(value), self._digits)
 
     def with_bars(
-        self, columns: Sequence[Column], place: int, values: Sequence[float | None], largest: float, left_out: int = 0
+        self,
+        columns: Sequence[Column],
+        place: int,
+        values: Sequence[float | None],
+        largest: float,
+        left_out: int = 0,
+        is_signed: bool = False,
     ) -> Block:
         """Return a table with bars in front of one of its columns, which counts rows that are left out."""
-        width = self.bar_width(columns, place, _WIDEST_BAR)
+        width = self._bar_width(columns, place, _WIDEST_SIGNED_BAR if is_signed else _WIDEST_BAR)
         if not width or self.palette.is_read_aloud:
             return ranking(columns, left_out, self.width, self.palette)
-        bars = [("", None) if one is None else bar(one, largest, width, self.palette, self.ramp) for one in values]
+        draw = signed_bar if is_signed else partial(bar, ramp=self.ramp)
+        bars = [("", None) if one is None else draw(one, largest, width, self.palette) for one in values]
         return ranking([*columns[:place], bar_column(bars), *columns[place:]], left_out, self.width)
 
-    def bar_width(self, columns: Sequence[Column], place: int, widest: int) -> int:
+    def _bar_width(self, columns: Sequence[Column], place: int, widest: int) -> int:
         """Return how wide bars in front of a column may be: what all columns leave free, or those before it.
 
         Where these fill the line there are none.

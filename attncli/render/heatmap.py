@@ -125,10 +125,14 @@ def scale_of_layer(trace: Trace, view: View, layer: LayerTrace) -> Scale:
     return Scale.up_to(max(picture.extent.highest for picture in pictures), view.ramp)
 
 
-def pooling(rows: Axis, columns: Axis, width: int) -> tuple[int, int]:
-    """Return how many rows and columns are pooled into one cell of a picture that is `width` cells wide at most."""
-    room = _room(rows, width)
-    return -(-len(rows) // MOST), max(-(-len(columns) // MOST), -(-len(columns) // room))
+def pooling(rows: Axis, columns: Axis, width: int, lines: int | None = None) -> tuple[int, int]:
+    """Return how many rows and columns are pooled into one cell of a picture of at most `width` cells.
+
+    Where it has at most so many `lines` too, a cell stands for as many columns as rows, or more.
+    """
+    least = 1 if lines is None else -(-len(rows) // lines)
+    high, wide = -(-len(rows) // MOST), -(-len(columns) // min(MOST, _room(rows, width)))
+    return max(high, least), max(wide, least)
 
 
 def size_of(cell: GridCell, titles: int, rows: Axis, columns: Axis) -> tuple[int, int]:

@@ -180,11 +180,8 @@ class MaskView(NamedTuple):
     def pool(self, subject: MaskGrid) -> tuple[int, int]:
         """Return how many rows and columns are pooled into a drawn cell."""
         picture = self._picture(subject)
-        high, wide = pooling(picture.rows, picture.columns, self.room)
-        if self.lines is None or len(picture.kinds) > 1:
-            return high, wide
-        each = -(-len(picture.rows) // (self.lines * (2 if self.palette.has_color else 1)))
-        return max(high, each), max(wide, each)
+        lines = self.lines if len(picture.kinds) == 1 else None
+        return pooling(picture.rows, picture.columns, self.room, lines and lines * (1 + self.palette.has_color))
 
     def _picture(self, subject: MaskGrid) -> MaskPicture:
         _, queries, keys = subject.allowed.shape
@@ -240,9 +237,7 @@ def difference(comparison: Comparison, palette: Palette, room: int, lines: int |
     queries, keys = comparison.both.shape
     rows = Axis(("",) * queries, tuple(range(comparison.past, comparison.past + queries)))
     columns = Axis(("",) * keys, tuple(range(comparison.first_key, comparison.first_key + keys)))
-    each = 1 if lines is None else -(-queries // lines)
-    high, wide = pooling(rows, columns, room)
-    pool = max(high, each), max(wide, each)
+    pool = pooling(rows, columns, room, lines)
     planes = comparison.only_first, comparison.only_second, comparison.both
     first, second, both = (_shares(cells, pool) > 0 for cells in planes)
     codes = np.select([first & second, first, second, both], [_EITHER, _FIRST, _SECOND, _BOTH], _NEITHER)

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.analysis.why import Explained
-from attncli.render.bars import TableFormat, bar_column, largest_of, signed_bar
-from attncli.render.block import Block, Cell, Column, hstack, lines_of, ranking, table, width_of, wrapping
+from attncli.render.bars import TableFormat, largest_of
+from attncli.render.block import Block, Cell, Column, hstack, lines_of, ranking, width_of, wrapping
 from attncli.render.components import wrap_block
 from attncli.render.matrix import MARK
 from attncli.render.palette import BOLD, DIM
@@ -34,7 +34,7 @@ _AROUND_WRITERS = 3  # lines of a table but for its writers: titles, the others,
 _AROUND_KEYS = 4  # lines of a table but for its keys: titles, the rest, what is masked, the sum
 _GAP, _NARROWEST = 4, 50  # cells between sums and stages, and of the sums at least
 _LONGEST_TITLE = 40  # cells of a token's name
-_WIDEST_BAR, _NARROWEST_BAR = 41, 7
+_NARROWEST_BAR = 7
 _OF_WRITERS = 28  # cells of two numbers and a short bar
 
 
@@ -96,10 +96,8 @@ def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, 
         Column("k", [*k, *below]),
         Column("q·k", [*product, sheet.cell(one.dot_product)], [None] * (len(names) - 1) + [BOLD]),
     ]
-    width, values = sheet.bar_width(columns, 4, _WIDEST_BAR), products[places].tolist()
-    bars = [signed_bar(value, largest_of(values), width, sheet.palette) for value in values]
-    bars += [(text, None) for text in below]
-    return table([*columns, *[bar_column(bars)] * bool(width)], sheet.width, sheet.palette)
+    values = products[places].tolist()
+    return sheet.with_bars(columns, 4, [*values, *[None] * len(below)], largest_of(values), is_signed=True)
 
 
 def stages(one: AttentionCell, sheet: TableFormat) -> Block:
@@ -357,11 +355,9 @@ class CompositionPage:
             numbers += [sum(getattr(term, name) for term in others)] * bool(others)
             texts = [sheet.cell(number) for number in (*numbers, sum(getattr(term, name) for term in terms))]
             columns.append(Column(name, texts, [None] * (len(names) - 1) + [BOLD]))
-        width = sheet.bar_width(columns, len(columns), _WIDEST_BAR)
         largest = largest_of(term.margin for term in self.composition.terms)
-        bars = [signed_bar(term.margin, largest, width, sheet.palette) for term in shown]
-        bars += [("", None)] * (len(names) - len(shown))
-        return table([*columns, *[bar_column(bars)] * bool(width)], sheet.width, sheet.palette)
+        bars = [*(term.margin for term in shown), *[None] * (len(names) - len(shown))]
+        return sheet.with_bars(columns, len(columns), bars, largest, is_signed=True)
 
     def _title(self, side: Side) -> str:
         cell = self.composition.cell
