@@ -55,8 +55,7 @@ class CallRun:
         calls.finish()
         unused = calls.unused
         calls.notes += unused
-        for note in [*calls.notes, *_left_out(calls)]:
-            self._stderr.note(note)
+        self._stderr.note(*calls.notes, *_left_out(calls))
         self._write()
         if self._folder is not None:
             self._save(self._folder)
@@ -117,8 +116,7 @@ class ProofRun:
 
     def _show(self) -> int:
         prover, stderr = self._prover, self._stderr
-        for note in prover.notes:
-            stderr.note(note)
+        stderr.note(*prover.notes)
         if not prover.proofs and not prover.notes:
             ran_none = "nothing is proved: no torch module with attention ran in the main thread"
             stderr.note(_without_torch() or ran_none)

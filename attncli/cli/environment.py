@@ -241,9 +241,9 @@ class Environment:
         """Enter a context that ends with the run."""
         return self._stack.enter_context(resource)
 
-    def note(self, message: str) -> None:
-        """Print a note, such as a warning, unless `--quiet` is on."""
-        if not self.is_quiet:
+    def note(self, *messages: str) -> None:
+        """Print notes, such as warnings, unless `--quiet` is on."""
+        for message in () if self.is_quiet else messages:
             self._lines += print_error(message, "bold")
 
     @property

@@ -151,11 +151,8 @@ class WhyPage:
 
     def parts(self) -> list[RenderableType]:
         """Return the page, part by part; a blank line belongs between two parts."""
-        above = headline(self.trace)
-        return [
-            above,
-            *(self._of_heads([above]) if len(self.explained) > 1 else self._of_one(self.explained[0], above)),
-        ]
+        below = self._of_heads() if len(self.explained) > 1 else self._of_one(self.explained[0])
+        return [headline(self.trace), *below]
 
     def notes(self) -> list[str]:
         """Return how to see one of several heads alone, and all of them where a screen shows some."""
@@ -164,11 +161,13 @@ class WhyPage:
         most = max(self.explained, key=_prominence)
         row, which = _row(most), "the strongest head" if _prominence(most) > 0 else "one head"
         kind = f"--kind {row.layer.kind} " * self._has_kinds
-        rest = "; --all lists all heads" if self._count([headline(self.trace)]) else ""
+        rest = "; --all lists all heads" if self._count else ""
         return [f"{kind}--head {head_name(row.layer, row.head.head)} explains {which}{rest}"]
 
     def _room(self, parts: Iterable[RenderableType]) -> int:
-        return 10**6 if self.lines is None else self.lines - lines_of(parts, self.sheet.room)
+        """Return how many lines are left below the headline and these parts."""
+        above = [headline(self.trace), *parts]
+        return 10**6 if self.lines is None else self.lines - lines_of(above, self.sheet.room)
 
     def _top(self, room: int) -> int:
         return self.top or (_MOST if self.lines is None else max(room, _FEWEST))
@@ -179,11 +178,11 @@ class WhyPage:
 
     # --- one head ---
 
-    def _of_one(self, one: AttentionRow | AttentionCell, above: RenderableType) -> list[RenderableType]:
+    def _of_one(self, one: AttentionRow | AttentionCell) -> list[RenderableType]:
         row = _row(one)
         proof = [] if row.layer.proof is None else [proof_line(row.layer)]
         title = wrap_block(self._name(one), self._place(row), self.sheet.width, None)
-        room = self._room([above, title, *proof])
+        room = self._room([title, *proof])
         if isinstance(one, AttentionRow):
             return [title, keys_by_weight(one, self._top(room - _AROUND_KEYS), self.sheet), *proof]
         taken = stages(one, self.sheet)
@@ -226,12 +225,14 @@ class WhyPage:
         order = f" · {len(self.explained)} heads, largest weight{which} first"
         return wrap_block("; ".join(names), order, self.sheet.width, None)
 
-    def _count(self, above: Sequence[RenderableType]) -> int:
-        room, every = self._room([*above, self._title]) - 2, len(self.explained)  # titles, and how many there are
+    @property
+    def _count(self) -> int:
+        """How many heads are left out."""
+        room, every = self._room([self._title]) - 2, len(self.explained)  # titles, and how many there are
         return 0 if every <= room + 1 else every - max(room, _FEWEST)
 
-    def _of_heads(self, above: Sequence[RenderableType]) -> list[RenderableType]:
-        sheet, left_out = self.sheet, self._count(above)
+    def _of_heads(self) -> list[RenderableType]:
+        sheet, left_out = self.sheet, self._count
         shown = self._ranked[: len(self.explained) - left_out]
         rows = map(_row, shown)
         names = [f"{row.layer.kind} " * self._has_kinds + head_name(row.layer, row.head.head) for row in rows]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import argument
@@ -28,7 +26,7 @@ def check(
     against: str | None = options.choice_option(
         "Compare MODEL with the checkpoint that it was made from.", "CHECKPOINT"
     ),
-) -> None:
+) -> ExitCode:
     """Check the attention of a checkpoint for errors; exit with 1 on findings.
 
     Without a text, attn uses sentences of its own. If a model does not call the attention function of transformers,
@@ -63,17 +61,14 @@ def check(
             raise UsageError("--against compares on one text; give one")
         with status(environment, f"comparing {model}"):
             agreement = compare_with(model, against, *sentences, special=not no_special, **loading)
-        show_agreement(environment, output, agreement)
-        return
+        return show_agreement(environment, output, agreement)
     with status(environment, f"checking {model}"):
         report = check_model(model, sentences, target=target, layer=layer or "all", special=not no_special, **loading)
-    for note in report.notes:
-        environment.note(note)
+    environment.note(*report.notes)
     failed = fails(report.findings, codes)
     if chosen == "json":
         environment.write([write_findings(not failed, report.findings, what_was_run(report))], output.file)
     else:
         with output.view(environment, chosen, "check") as canvas:
             canvas.show(report_parts(report, canvas.palette("viridis"), canvas.width), model)
-    if failed:
-        raise typer.Exit(ExitCode.FINDINGS)
+    return ExitCode.FINDINGS if failed else ExitCode.OK

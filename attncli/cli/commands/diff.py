@@ -6,8 +6,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from typer import Exit
-
 from attncli.cli import options
 from attncli.cli.commands.heads import MetricChoice, heads
 from attncli.cli.environment import Environment
@@ -44,7 +42,7 @@ def diff(
     precision: options.Precision = None,
     colormap: options.Colormap = None,
     ramp: options.Ramp = None,
-) -> None:
+) -> ExitCode:
     """Compare two sentences, checkpoints or traces.
 
     attn prints how many heads changed, layers × heads, the most changed cells, and maps of the most changed head.
@@ -63,25 +61,23 @@ def diff(
     if chosen in DATASETS and not is_history:
         raise UsageError(f"attn diff writes {chosen} of three checkpoints or more; of two give -F json")
     if first:
-        _show_agreement(environment, request, output, from_ or [], model or [])
-        return
+        return _show_agreement(environment, request, output, from_ or [], model or [])
     from attncli.analysis.diff import TOP, warnings_of_both
     from attncli.analysis.diff import diff as compare
 
     if is_history:
         heads(environment, request, options.Parallel(), MetricChoice(), output, model, None, query, precision, colormap)
-        return
+        return ExitCode.OK
     top = top or TOP
     traces = _traces(environment, request, from_ or [], model or [])
     difference = compare(*traces, queries=query or (), top=top)
     warnings = (f"warning: {warning}" for warning in warnings_of_both(difference))
-    for note in (*warnings, *difference.notes):
-        environment.note(note)
+    environment.note(*warnings, *difference.notes)
     if chosen == "json":
         from attncli.formats.documents import write_difference
 
         environment.write([write_difference(difference, precision)], output.file)
-        return
+        return ExitCode.OK
     from attncli.render.diff import DiffView
 
     with output.view(environment, chosen, "diff") as canvas:
@@ -89,6 +85,7 @@ def diff(
         title = " / ".join(dict.fromkeys(trace.text or trace.target or "" for trace in traces))
         view = DiffView(difference, canvas.palette(colormap or "viridis"), canvas.width, precision, top, ramp, height)
         canvas.show(view.renderables(), title)
+    return ExitCode.OK
 
 
 def _show_agreement(
@@ -97,8 +94,8 @@ def _show_agreement(
     output: options.OutputOptions,
     files: list[str],
     models: list[str],
-) -> None:
-    """Show the first stage at which two runs part; end with 1 if they do."""
+) -> ExitCode:
+    """Show the first stage at which two runs part; return 1 if they do."""
     from attncli.analysis.agreement.compare import compare
     from attncli.analysis.runs import saved_side, unseen_window
     from attncli.engines.captures import check_comparable
@@ -118,7 +115,7 @@ def _show_agreement(
     agreement = compare(first, second)
     agreement.not_compared += dict.fromkeys(filter(None, map(unseen_window, (first, second))))
     agreement.notes += _hints(agreement, *runs, *saved) if runs and saved else []
-    show_agreement(environment, output, agreement)
+    return show_agreement(environment, output, agreement)
 
 
 def _hints(agreement: Agreement, run: Side, file: Side) -> Iterator[str]:
@@ -136,11 +133,10 @@ def _hints(agreement: Agreement, run: Side, file: Side) -> Iterator[str]:
             yield "a file without the first tokens of a run lacks keys of the later ones; write them all"
 
 
-def show_agreement(environment: Environment, output: options.OutputOptions, agreement: Agreement) -> None:
-    """Show where two runs part; end with 1 if they do."""
+def show_agreement(environment: Environment, output: options.OutputOptions, agreement: Agreement) -> ExitCode:
+    """Show where two runs part; return 1 if they do."""
     chosen = output.chosen()
-    for note in agreement.notes:
-        environment.note(note)
+    environment.note(*agreement.notes)
     if chosen == "json":
         from attncli.formats.documents import write_agreement
 
@@ -152,8 +148,7 @@ def show_agreement(environment: Environment, output: options.OutputOptions, agre
             canvas.show(
                 agreement_parts(agreement, canvas.palette("viridis"), canvas.width), " / ".join(agreement.names)
             )
-    if not agreement.agrees:
-        raise Exit(ExitCode.FINDINGS)
+    return ExitCode.OK if agreement.agrees else ExitCode.FINDINGS
 
 
 def _text_of_runs(environment: Environment, texts: options.TextOptions, ids: Sequence[int] | None) -> str | None:

@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
@@ -40,7 +38,7 @@ def inspect(
     derive: options.Derive,
     output: options.InspectOutput,
     save: Path | None = options.output_option("Save the trace as .safetensors, for --from.", "FILE"),
-) -> None:
+) -> ExitCode:
     """Show the attention of a sentence, from its tokens to a heat map per head.
 
     --query shows where a word looks: its heaviest keys in every head of every layer, or of --layer.
@@ -101,8 +99,7 @@ def inspect(
         else:
             write_results(environment, stream, view, form, output.file)
         failures = stream.failures
-    if failures:
-        raise typer.Exit(ExitCode.INPUT)
+    return ExitCode.INPUT if failures else ExitCode.OK
 
 
 def _view(chosen: options.ViewOptions) -> View:
@@ -180,15 +177,13 @@ def _draw(
             if request.mask is not None:
                 from attncli.masks.comparison import idle_notes
 
-                for note in idle_notes(layer.mask for layer in trace.layers):
-                    environment.note(note)
+                environment.note(*idle_notes(layer.mask for layer in trace.layers))
             height = canvas.height
             if height is not None:  # notes above the view take lines of the screen, but not most of them
                 height = max(height - (environment.noted_lines - before), height // 2)
             layout = Layout(trace, view, palette, canvas.width, height, output.all_)
             canvas.show(layout.renderables(), _title(trace))
-            for note in layout.notes():
-                environment.note(note)
+            environment.note(*layout.notes())
             before = environment.noted_lines
 
 

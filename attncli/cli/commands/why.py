@@ -57,11 +57,9 @@ def why(
         from attncli.analysis.composition import composition as composition_of
 
         split = composition_of(explained)
-    for note in filter(None, [*pieces, first_layer_note(request, trace)]):
-        environment.note(note)
     rows = [cell if isinstance(cell, AttentionRow) else cell.row for cell in explained]
-    for warning in warnings_of_rows(trace, rows):
-        environment.note(f"warning: {warning}")
+    warnings = (f"warning: {warning}" for warning in warnings_of_rows(trace, rows))
+    environment.note(*filter(None, [*pieces, first_layer_note(request, trace)]), *warnings)
     if chosen == "json":
         from attncli.formats.documents import write_composition, write_why
 
@@ -83,5 +81,4 @@ def why(
             below = sum(-(-len(f"attn: {note}") // table.room) for note in page.notes())
             page = replace(page, lines=(lines or 0) - below)
         canvas.show(page.parts(), trace.text or trace.target or "")
-    for note in page.notes():
-        environment.note(note)
+    environment.note(*page.notes())
