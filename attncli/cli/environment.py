@@ -145,11 +145,6 @@ def is_accessible() -> bool:
 _Resource = TypeVar("_Resource")
 
 
-def is_piped_in() -> bool:
-    """Whether standard input is something other than a person at a terminal."""
-    return not sys.stdin.isatty()
-
-
 def stdin_bytes() -> IO[bytes]:
     """Return standard input, undecoded."""
     with suppress(OSError):

@@ -10,7 +10,7 @@ from attncli.cli import options
 from attncli.cli.commands.heads import MetricChoice, heads
 from attncli.cli.environment import Environment
 from attncli.cli.groups import argument
-from attncli.errors import ExitCode, UsageError, raise_on_failure
+from attncli.errors import ExitCode, UsageError
 from attncli.formats import DATASETS
 from attncli.text import plural
 
@@ -153,14 +153,14 @@ def show_agreement(environment: Environment, output: options.OutputOptions, agre
 
 def _text_of_runs(environment: Environment, texts: options.TextOptions, ids: Sequence[int] | None) -> str | None:
     """Return the text on the command line; None for the token ids of a file."""
-    from attncli.cli.loop import sentences
+    from attncli.cli.loop import sentences, texts_of
 
     if not texts.text and texts.file is None:
         if ids is None:
             raise UsageError("give the text that both runs read: attn diff --first TEXT")
         return None
     items = islice(sentences(texts, environment, may_be_words=False), 2)
-    read = [text for _, text in raise_on_failure(((item.number, item.text) for item in items), is_alone=True)]
+    read = texts_of(items, is_alone=True)
     if len(read) != 1:
         raise UsageError("attn diff --first compares two runs of one text; give one")
     return str(read[0])
@@ -185,7 +185,7 @@ def _traces(
     Raises:
         UsageError: the options do not name two things to compare, or name more.
     """
-    from attncli.cli.loop import sentences, traces_of
+    from attncli.cli.loop import sentences, texts_of, traces_of
     from attncli.engines.source import CorpusItem
 
     def times(count: int) -> str:
@@ -202,13 +202,13 @@ def _traces(
     first = list(islice(sentences(request.texts, environment, may_be_words=expected == 1), expected + 1))
     if len(first) > expected == 1:
         raise UsageError(f"attn diff compares two checkpoints on one sentence; {_FOR_MANY}")
-    texts = list(raise_on_failure(((item.number, item.text) for item in first), is_alone=expected == 1))
+    texts = texts_of(first, is_alone=expected == 1)
     if len(texts) != expected:
         number = "one sentence" if len(texts) == 1 else "more than two sentences"
         raise UsageError(f"{number} to compare; give two, or one with two checkpoints: -m A -m B")
     unread: dict[str, Any] = {"file": None, "column": None, "whole": False}
-    request = request.changed(from_=None, texts=request.texts.changed(text=[text for _, text in texts], **unread))
-    items = [CorpusItem(number, text) for number, (_, text) in enumerate(texts, start=1)]
+    request = request.changed(from_=None, texts=request.texts.changed(text=texts, **unread))
+    items = [CorpusItem(number, text) for number, text in enumerate(texts, start=1)]
     if expected == 1:
         streams = (traces_of(environment, request.changed(model=name), "all", texts=items) for name in models)
         return [next(traces) for traces in streams]
