@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from attncli.cli.environment import Environment, print_error
 from attncli.cli.groups import dashed, kind_of, with_option_groups
+from attncli.cli.help import print_help
 from attncli.errors import AttnError, ExitCode, is_panic
 from attncli.text import ADDRESS, brief, did_you_mean, visible
 
@@ -29,14 +30,6 @@ def _as_utf8(text: str) -> str:
         return os.fsencode(text).decode("utf-8")
     except UnicodeError:
         return text
-
-
-def print_help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
-    """Print a command's help and end there; Typer would print what it returns, and a line end after it."""
-    from attncli.cli.help import page_of, show
-
-    show(page_of(context, is_whole=False), Environment())
-    raise typer.Exit(code)
 
 
 class WithOwnHelp:
@@ -230,10 +223,11 @@ class _Group(WithOwnHelp, TyperGroup):
     """A command group whose commands are imported and built on use, and whose errors are one line on stderr."""
 
     purposes: Mapping[str, str] = _COMMANDS
+    module = ""  # of all commands; without one each has its own
 
     def build(self, name: str) -> Any:
         """Return one of the commands."""
-        return _mask_group() if name == "mask" else _built(name, name, self.purposes[name])
+        return _mask_group() if name == "mask" else _built(self.module or name, name, self.purposes[name])
 
     def tables(self) -> dict[str, list[tuple[str, str]]]:
         """Return the tables of the help besides those of options."""
@@ -274,10 +268,7 @@ class _Masks(_Group):
     """`attn mask`."""
 
     purposes = _MASK_COMMANDS
-
-    def build(self, name: str) -> Any:
-        """Return one of the commands."""
-        return _built("mask", name, self.purposes[name])
+    module = "mask"
 
     def tables(self) -> dict[str, list[tuple[str, str]]]:
         """Return the same, and what an expression is made of."""
@@ -323,7 +314,7 @@ def _mask_group() -> Any:
         attn mask check mask.npy --expect "causal & pad(left=2)"
         """
         if context.invoked_subcommand is None:
-            print_help(context, ExitCode.USAGE)
+            print_help(context, code=ExitCode.USAGE)
 
     return typer.main.get_command(masks)
 
@@ -354,7 +345,7 @@ def main(
     attn mask show "causal & window(4)" --size 12
     """
     if context.invoked_subcommand is None:
-        print_help(context, ExitCode.USAGE)
+        print_help(context, code=ExitCode.USAGE)
 
 
 def _complaint(error: Any) -> str:

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from typer import Context, Exit
+from typer import Context
 
 from attncli.checkpoints import options as checkpoints
 from attncli.cli.groups import Options, argument, choices_of, dashed, option
@@ -467,11 +467,9 @@ class PictureOutput(OutputOptions):
 
 def _show_every_option(context: Context, is_wanted: bool) -> None:
     if is_wanted:
-        from attncli.cli.environment import Environment
-        from attncli.cli.help import page_of, show
+        from attncli.cli.help import print_help
 
-        show(page_of(context), Environment())
-        raise Exit
+        print_help(context, is_whole=True)
 
 
 class Verbosity(Options):
