@@ -178,7 +178,7 @@ class _AblationView:
             after,
             Column("change", [self._number(head.change, "+") for head in heads]),
         ]
-        if self.width >= _WITH_BARS:
+        if self.width >= _WITH_BARS and not self.palette.is_read_aloud:
             columns.append(bar_column(signed_bar(head.change, largest, _BAR, self.palette) for head in heads))
         if any(head.direct is not None for head in heads):
             direct = ["" if head.direct is None else self._number(head.direct, "+") for head in heads]

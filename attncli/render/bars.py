@@ -27,7 +27,7 @@ def bar(weight: float, largest: float, width: int, palette: Palette, ramp: Ramp 
     """Return a bar that begins at 0 on the left, in the colour of its weight; what is not finite is a mark."""
     if not math.isfinite(weight):
         return _mark(weight), None
-    return palette.bar * _cells(weight, largest, width), palette.ink(weight, Scale.up_to(1.0, ramp))
+    return "█" * _cells(weight, largest, width), palette.ink(weight, Scale.up_to(1.0, ramp))
 
 
 def signed_bar(value: float, largest: float, width: int, palette: Palette) -> Cell:
@@ -35,7 +35,7 @@ def signed_bar(value: float, largest: float, width: int, palette: Palette) -> Ce
     if not math.isfinite(value):
         return _mark(value), None
     style = SIGNS[value > 0] if palette.has_color else None
-    return (palette.bar if value > 0 or palette.tier != "blocks" else "▒") * _cells(abs(value), largest, width), style
+    return ("█" if value > 0 or palette.has_color else "▒") * _cells(abs(value), largest, width), style
 
 
 def bar_column(bars: Iterable[Cell]) -> Column:

@@ -20,7 +20,6 @@ from attncli.render.block import (
     COMFORTABLE,
     LONG,
     Block,
-    Bounds,
     Column,
     block,
     flowing,
@@ -152,7 +151,7 @@ class Components:
         # Elsewhere there is no vocabulary, and words have pieces.
         has_ids &= trace.source.kind in {"toy", "pretrained"} or bool(trace.key_tokens[0].pieces)
         rows, columns = set(view.rows(trace)), set(view.columns(trace))
-        if self.has_image_keys and not view.keys:  # cells of pictures have names that say nothing more
+        if trace.has_image_keys and not view.keys:  # cells of pictures have names that say nothing more
             rows, columns = set(self._outside_pictures(rows, "query")), set(self._outside_pictures(columns))
         lists = {"queries": (trace.query_tokens, rows), "keys": (trace.key_tokens, columns)}
         if trace.query_tokens == trace.key_tokens:
@@ -207,7 +206,7 @@ class Components:
         query, places, tokens = frame.cells.rows[-1], frame.cells.columns, frame.cells.column_tokens
         is_one = frame.cells.row_tokens == tokens
         keys = places if self.view.keys else distant_keys(tokens, query if is_one else None)
-        if self.has_image_keys:  # which show their cells
+        if self.trace.has_image_keys:  # which show their cells
             places = self._outside_pictures(places) or self._outside_pictures(range(frame.layer.num_keys))
         columns = frame.cells._replace(columns=places).of_columns
         marks = {place: QUERY for place, index in enumerate(places) if is_one and index == query}
@@ -228,7 +227,7 @@ class Components:
             return self.heads_of_query(frames, lines, every)
         title, tokens, marks, heads = self._query(frames)
         # The colours of words mean something else than those of a picture above them.
-        parts = [title, *[ramp_line(self.scale, self.palette, self.width, 1)] * self.has_image_keys]
+        parts = [title, *[ramp_line(self.scale, self.palette, self.width, 1)] * self.trace.has_image_keys]
         left = max(lines - len(flowing(parts, self.room).lines), 1)
         whole = height(tokens, heads[0], self.room, marks)
         most = max(min(whole, left // min(len(heads), _FEW_HEADS)), 1)
@@ -302,11 +301,6 @@ class Components:
 
     # --- pictures ---
 
-    @property
-    def has_image_keys(self) -> bool:
-        """Whether keys are cells of pictures, so that these show attention best."""
-        return self.trace.has_image_keys
-
     def _outside_pictures(self, places: Iterable[int], role: Literal["query", "key"] = "key") -> list[int]:
         cells = self.trace.layout(role).cells
         return [place for place in places if place not in cells]
@@ -321,10 +315,6 @@ class Components:
         first = self._of_pictures[0]
         rows, is_last = first.cells.rows, first.is_causal or self.view.chooses_rows(self.trace)
         return rows[-1] if is_last else [*self._outside_pictures(rows, "query"), rows[-1]][0]
-
-    def picture(self, lines: int) -> tuple[Block, int]:
-        """Return the pictures under the weights of as many heads as fit, and the number of these heads."""
-        return self.look.drawn(Bounds(lines, self.room))
 
     @cached_property
     def look(self) -> PictureView:

@@ -194,15 +194,12 @@ class DiffView:
         names: list[list[Cell]] = [[(text, DIM)] for text in (f"{title} {NAMES[0]}", f"{title} {NAMES[1]}", "shared")]
         for column in columns:
             for tokens, index, row in zip(sides, column, names[:2], strict=True):
-                label = "" if index is None else f"{index} {self._label(tokens[index].label)}"
+                label = "" if index is None else f"{index} {shortened(tokens[index].label, LONGEST_LABEL)}"
                 row.append((label, None if column in shared else DIM))
             names[2].append(("=" if column in shared else "", DIM))
         if aligned.is_whole and [text for text, _ in names[0][1:]] == [text for text, _ in names[1][1:]]:
             names = [[(title, BOLD), *names[0][1:]]]
         return grid(names, "<" * (len(columns) + 1), self._room)
-
-    def _label(self, label: str) -> str:
-        return shortened(label, LONGEST_LABEL)
 
     # --- which heads and cells ---
 
@@ -314,7 +311,7 @@ class DiffView:
     def _both(self, aligned: Alignment, place: tuple[int, int]) -> str:
         first, second = place
         index = str(first) if first == second else f"{first}/{second}"
-        return f"{index} {self._label(aligned.first[first].label)}"
+        return f"{index} {shortened(aligned.first[first].label, LONGEST_LABEL)}"
 
     def _weights(
         self, title: str, values: Iterable[float | None], styles: Sequence[Style | None] | None = None

@@ -250,12 +250,12 @@ class Layout:
         if self._is_in_words:
             for frame in parts.frames:
                 yield from parts.in_words(frame)
-            if parts.has_image_keys:
+            if trace.has_image_keys:
                 yield Text("\n".join(["rows and columns count from 0", *parts.look.facts]))
             return
         is_default = self.view.show is None and self.view.top_keys is None
-        if parts.has_image_keys and is_default and not self.is_all:
-            yield parts.picture(_ENDLESS)[0]
+        if trace.has_image_keys and is_default and not self.is_all:
+            yield parts.look.drawn(Bounds(_ENDLESS, parts.room))[0]
             yield from filter(None, [parts.text_of_pictures(_ENDLESS)])
             yield proof_line(trace.layers[0])
             return
@@ -305,7 +305,7 @@ class Layout:
         """The parts of the view that one screen has room for, and a note on the rest."""
         head, proof = self._head(), self._proof
         left = (self._lines or LINES) + 1 - cost([*head, *proof])  # no blank line below the last part
-        if self._parts.has_image_keys:
+        if self.trace.has_image_keys:
             body, facts = self._pictured(left)
         elif self._parts.has_one_row:
             body, facts = self._queried(left), []
@@ -337,7 +337,7 @@ class Layout:
 
     def _words(self, lines: int) -> list[Block]:
         words: list[Block] = []
-        for part in ([] if self._parts.has_image_keys else [self._parts.tokens()]) + self._shapes:
+        for part in ([] if self.trace.has_image_keys else [self._parts.tokens()]) + self._shapes:
             words += [part] * (cost([*words, part]) <= lines)
         return words
 
@@ -365,7 +365,7 @@ class Layout:
         text = self._parts.text_of_pictures(max(min(lines // 5, _SENTENCE), 1))
         every, sentence = sum(len(frame.layer.heads) for frame in self._parts.frames), [] if text is None else [text]
         lines -= self._note_lines
-        picture, heads = self._parts.picture(lines - cost(sentence) - 1)
+        picture, heads = self._parts.look.drawn(Bounds(lines - cost(sentence) - 1, self._parts.room))
         body = [*[picture] * bool(picture.lines), *sentence]
         facts = [f"{heads} of {every} heads"] * (heads < every)
         return [*self._words(lines - cost(body)), *body], facts

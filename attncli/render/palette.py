@@ -156,11 +156,6 @@ class Palette(NamedTuple):
         """Whether sentences replace tables and drawings."""
         return self.tier == "plain"
 
-    @property
-    def bar(self) -> str:
-        """Character of a bar; none for a screen reader."""
-        return "" if self.is_read_aloud else "█"
-
     def ink(self, value: float, scale: Scale) -> Style | None:
         """Return the colour of a number, for a bar or a letter; None without colours."""
         import numpy as np
