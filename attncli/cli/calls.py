@@ -31,14 +31,14 @@ class CallRun:
     def __init__(
         self,
         stderr: Environment,
-        output: options.StderrOutput,
+        output: options.OutputOptions,
         expect: list[str],
         place: str | None,
         save: Path | None,
         no_fail: bool,
         again: str,
     ) -> None:
-        self._stderr, self._form, self._output = stderr, _form_of(output), _absolute(output)
+        self._stderr, self._form, self._output = stderr, *_opened(output)
         self._expects, self._no_fail, self._again, self._shown_folder = bool(expect), no_fail, again, save
         self._calls = Calls(expect or None, place, is_kept=save is not None)
         self._folder = None if save is None else _trace_folder(save)
@@ -104,9 +104,9 @@ class ProofRun:
     """A program whose models are run again with other inputs."""
 
     def __init__(
-        self, stderr: Environment, output: options.StderrOutput, claim: str, lengths: list[int] | None, no_fail: bool
+        self, stderr: Environment, output: options.OutputOptions, claim: str, lengths: list[int] | None, no_fail: bool
     ) -> None:
-        self._stderr, self._form, self._output, self._no_fail = stderr, _form_of(output), _absolute(output), no_fail
+        self._stderr, self._form, self._output, self._no_fail = stderr, *_opened(output), no_fail
         self._prover = Prover(claim, lengths)
         self.notes, self.watching = self._prover.notes, self._prover.watching
 
@@ -136,8 +136,10 @@ class ProofRun:
         return ExitCode.OK if is_proved or self._no_fail else ExitCode.FINDINGS
 
 
-def _form_of(output: options.StderrOutput) -> str:
-    """Return the format of what is shown, and import its writers before the program's folder comes first on the path.
+def _opened(output: options.OutputOptions) -> tuple[str, options.OutputOptions]:
+    """Return the format of what is shown, and the output, whose file stays where it is if the program changes folders.
+
+    Its writers are imported before the program's folder comes first on the path.
 
     Raises:
         UsageError: it is one of attention over training.
@@ -147,12 +149,7 @@ def _form_of(output: options.StderrOutput) -> str:
     form = output.chosen()
     if form not in ("table", "json"):
         raise UsageError(f"{form} is a format of attention over training; give --every N, or -F json")
-    return form
-
-
-def _absolute(output: options.StderrOutput) -> options.StderrOutput:
-    """Return an output whose file stays where it is if the program goes to another folder."""
-    return output.changed(output=None if output.file is None else str(output.file.absolute()))
+    return form, output.changed(output=None if output.file is None else str(output.file.absolute()))
 
 
 def _trace_folder(save: Path) -> Path:

@@ -166,10 +166,6 @@ class TextAndTarget(TextOptions):
 
 # --- model ------------------------------------------------------------------------------------------------
 
-Model = Annotated[
-    str | None,
-    model_option("Use a checkpoint, demo or toy. Default: toy.", "MODEL", "-m", env=True),
-]
 DemoModel = Annotated[
     str | None,
     model_option("Use a checkpoint, demo or toy. Default: demo.", "MODEL", "-m", env=True),
@@ -258,7 +254,7 @@ class Selection(Options):
 class CommonOptions(Options):
     """Options of a command on traces: of a checkpoint or the toy layer, or saved ones."""
 
-    model: Model = None
+    model: str | None = model_option("Use a checkpoint, demo or toy. Default: toy.", "MODEL", "-m", env=True)
     texts: TextAndTarget
     load: Engine
     toy: Toy
@@ -315,7 +311,6 @@ Color = Annotated[
     Literal["auto", "always", "never"] | None,
     view_option("Colour the output. Default: auto.", env=True),
 ]
-HideSpecial = Annotated[bool, choice_option("Compute with the special tokens, but hide them.", rare=True)]
 FailOn = Annotated[str | None, option("Fail on these codes only, such as leak,pad. Default: all errors.", "CODES")]
 
 
@@ -325,7 +320,7 @@ class ViewOptions(Options):
     query: list[str] | None = choice_option("Show where this query looks: a token, an index or 500:520.", "TOKEN", "-q")
     key: list[str] | None = choice_option("Show this key: a token, an index or 500:520. Repeatable.", "TOKEN", "-k")
     top_keys: int | None = choice_option("Show only the N heaviest keys of each query.", "N", low=1)
-    hide_special: HideSpecial = False
+    hide_special: bool = choice_option("Compute with the special tokens, but hide them.", rare=True)
     show: str | None = view_option("Show these parts, such as tokens,weights. Default: what fits.", "PARTS")
     colormap: Colormap = None
     ramp: Ramp = None
@@ -445,12 +440,6 @@ class InspectOutput(TraceOutput):
     """Output of traces, or of a figure of their maps."""
 
     format_: _WithFigures | None = _FORMAT  # type: ignore[assignment]  # there are more of them
-
-
-class StderrOutput(OutputOptions):
-    """Output of findings in a program, whose standard output is its own, or of its attention over training."""
-
-    format_: Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md"] | None = _FORMAT
 
 
 class DocumentOutput(OutputOptions):

@@ -460,10 +460,6 @@ class Explorer(App[None]):
             self.set_focus(self._panes["head"])
         self._redraw()
 
-    def action_leave(self) -> None:
-        """Leave."""
-        self.exit()
-
     def action_help(self) -> None:
         """Show the keys of the pane with the focus, or close them."""
         if self.screen.query(HelpPanel):

@@ -22,7 +22,7 @@ _NAMES = "every", "expect", "fail", "lengths", "no-fail", "place", "prove", "sav
 
 def run(
     environment: Environment,
-    output: options.StderrOutput,
+    output: options.OutputOptions,
     program: list[str] | None = argument(
         "Python program and its arguments; with -m the arguments alone.", "SCRIPT ARGS"
     ),
