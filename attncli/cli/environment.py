@@ -296,13 +296,7 @@ class Environment:
 
     @contextmanager
     def open_view(
-        self,
-        name: str,
-        chosen: str = "table",
-        path: Path | None = None,
-        color: str | None = None,
-        width: int | None = None,
-        is_all: bool = False,
+        self, name: str, chosen: str, path: Path | None, color: str | None, width: int | None, is_all: bool
     ) -> Iterator[Terminal | PictureFile]:
         """Yield an output for views in one of `formats.DRAWN`; a picture, under a name, is written after all of them.
 

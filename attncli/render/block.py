@@ -69,7 +69,7 @@ def hstack(blocks: Sequence[Block], gap: int = 2) -> Block:
                 line.append(Segment(" " * gap))
             content = one.lines[index] if index < len(one.lines) else []
             line.extend(content)
-            line.append(Segment(" " * (one.width - Segment.get_line_length(content))))
+            line.append(Segment(" " * (one.width - sum(segment.cell_length for segment in content))))
     return Block([trimmed(line) for line in lines], sum(one.width for one in blocks) + gap * (len(blocks) - 1))
 
 

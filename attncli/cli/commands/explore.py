@@ -84,7 +84,7 @@ def explore(
         state = replace(state, question=opened.own)
     from attncli.explore.app import run
 
-    with environment.open_view("attn explore", color=color) as terminal:
+    with options.OutputOptions(color=color).view(environment, "table", "explore") as terminal:
         palette = terminal.palette(colormap or "viridis")
     *seen, is_computing = run(opened, state, palette)
     environment.write([f"{as_line(command(*seen))}\n"])
