@@ -86,8 +86,8 @@ def explore(
 
     with options.OutputOptions(color=color).view(environment, "table", "explore") as terminal:
         palette = terminal.palette(colormap or "viridis")
-    *seen, is_computing = run(opened, state, palette)
-    environment.write([f"{as_line(command(*seen))}\n"])
+    look, what, is_computing = run(opened, state, palette)
+    environment.write([f"{as_line(command(look, what))}\n"])
     if is_computing:  # Python would end under its thread, and torch aborts then
         os._exit(0)
 
