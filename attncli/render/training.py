@@ -46,7 +46,10 @@ def history_parts(
         yield _strip(history, column, palette, width or COMFORTABLE, most)
     if len(rows) > 1:
         dim = {rows[0], *more}
-        cells = [[(palette.label(text), DIM if row in dim else None) for text in row] for row in (*shown, *more)]
+        most = 10**6 if height is None else width or COMFORTABLE
+        cells = [
+            [(palette.shortened(text, most), DIM if row in dim else None) for text in row] for row in (*shown, *more)
+        ]
         yield wrapping(cells, "<" * len(rows[0]), width)
 
 

@@ -84,7 +84,7 @@ def test_a_warning_is_a_line_as_it_comes_and_an_exit_code_on_request(train: Path
     ran = run(*arguments[1], "--fail")
     assert ran.returncode == FINDINGS
     place = r"\(blocks.0.attention, \S*training.py:25\)"
-    expected = rf"attn: warning: step 1: layer 0 heads 0-3 {place}: effective_keys [\d.]+ to [\d.]+, above 1"
+    expected = rf"attn: warning: step 1: layer 0 heads 0-3: effective_keys [\d.]+ to [\d.]+, above 1 {place}"
     assert re.match(expected, ran.stderr)
     assert len(re.findall("attn: warning", ran.stderr)) == 2  # the other is of layer 1; of later steps there is none
     assert run("--every", "2", "--fail").returncode == 0
