@@ -19,7 +19,7 @@ from attncli.render.palette import BOLD, DIM, Palette, Scale
 
 _MEANINGS = {
     **MEANINGS,
-    "uniformity": "effective keys as a part of these",
+    "uniformity": "effective keys, of the keys that a query may attend to",
     "similarity": "cosine of the weights and those of the most similar head of the layer",
 }
 _STRIPS = 2  # on a screen, of the metrics that moved most
