@@ -45,11 +45,8 @@ def history_parts(
     for column in ranked if height is None else ranked[:_STRIPS]:
         yield _strip(history, column, palette, width or COMFORTABLE, most)
     if len(rows) > 1:
-        dim = {rows[0], *more}
-        most = 10**6 if height is None else width or COMFORTABLE
-        cells = [
-            [(palette.shortened(text, most), DIM if row in dim else None) for text in row] for row in (*shown, *more)
-        ]
+        listed, dim, most = (*shown, *more), {rows[0], *more}, width or COMFORTABLE if height else 10**6
+        cells = [[(palette.shortened(text, most), DIM if row in dim else None) for text in row] for row in listed]
         yield wrapping(cells, "<" * len(rows[0]), width)
 
 
