@@ -16,6 +16,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils._python_dispatch import _disable_current_modes
@@ -186,7 +187,13 @@ def _read_rows(call: AttentionCall, stride: int) -> tuple[Tensor, Tensor, Tensor
     batch, heads, queries, keys = call.shape
     sampled, size = slice(stride // 2, None, stride), stride * max(_BLOCK // (batch * heads * keys * stride), 1)
     blocks = [
-        (scores.amax(-1), allowed.any(-1), allowed.any(-2), scores[:, :, sampled].clone(), allowed[:, :, sampled])
+        (
+            scores.amax(-1),
+            allowed.any(-1),
+            allowed.any(-2),
+            F.pad(scores[:, :, sampled], (0, keys - scores.shape[-1]), value=-torch.inf),
+            allowed[:, :, sampled],
+        )
         for start in range(0, queries, size)
         for scores, allowed in [_masked_scores(call, slice(start, min(start + size, queries)))]
     ]
@@ -205,7 +212,10 @@ def _read_rows(call: AttentionCall, stride: int) -> tuple[Tensor, Tensor, Tensor
 
 
 def _masked_scores(call: AttentionCall, rows: slice) -> tuple[Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"]]:
-    """Return the scores of query rows, and the allowed keys; scores that are made here are -inf at others."""
+    """Return the scores of query rows, and the allowed keys; scores that are made here are -inf at others.
+
+    Of causal attention these are the scores of keys up to the last row.
+    """
     at, keys = (torch.arange(*ends, device=call.device) for ends in ((rows.start, rows.stop), (call.shape[3],)))
     allowed, biases = ((keys <= at[:, None]) | (not call.is_causal))[None, None], list[Tensor]()
     for mask in call.masks:
@@ -220,11 +230,14 @@ def _masked_scores(call: AttentionCall, rows: slice) -> tuple[Float[Tensor, "B H
     if call.weights is not None:
         return _rows(call.weights, rows) * torch.nan, allowed
     q, k, scale = cast(Any, (call.q, call.k, call.scale))  # which are known
-    q = _rows(q, rows) * scale
+    q, stop = _rows(q, rows) * scale, rows.stop if call.is_causal else len(keys)
     grouped = q.reshape(len(q), k.shape[1], -1, q.shape[-1])  # the queries of all heads that share keys
-    scores = (grouped @ k.detach().mT.to(q)).view(-1, call.shape[1], len(at), len(keys)) + sum(biases)
+    scores = (grouped @ k.detach()[:, :, :stop].mT.to(q)).reshape(len(q), call.shape[1], len(at), -1)
+    for bias in biases:
+        scores += bias[..., :stop]
     scores = scores if call.softcap is None else call.softcap * (scores / call.softcap).tanh()
-    return scores + torch.zeros_like(allowed, dtype=scores.dtype).masked_fill_(~allowed, -torch.inf), allowed
+    hidden = ~allowed[..., :stop]
+    return scores.add_(torch.zeros_like(hidden, dtype=scores.dtype).masked_fill_(hidden, -torch.inf)), allowed
 
 
 def _rows(tensor: Tensor, rows: slice) -> Float[Tensor, "#B #H #R D"]:
