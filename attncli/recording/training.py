@@ -188,19 +188,17 @@ def _read_rows(call: AttentionCall, batch: slice, stride: int) -> tuple[Tensor, 
     """Return the largest scores `[H]` of all query rows; of sampled ones weights, allowed keys, and which count."""
     _, heads, queries, keys = call.shape
     sampled, size = slice(stride // 2, None, stride), max(_BLOCK // (heads * keys), 1)
-    maxima, has_key, is_key, of_sampled = list[Tensor](), list[Tensor](), list[Tensor](), list[tuple[Tensor, Tensor]]()
+    blocks = list[tuple[Tensor, ...]]()
     for start in range(0, queries, size):
         scores, allowed = _masked_scores(call, (batch, slice(start, min(start + size, queries))))
-        maxima.append(scores.amax(-1))
-        has_key.append(allowed.any(-1))
-        is_key.append(allowed.any(-2))
         inside = slice((stride // 2 - start) % stride, None, stride)
         of_all = F.pad(scores[:, :, inside], (0, keys - scores.shape[-1]), value=-torch.inf)
-        of_sampled.append((of_all, allowed[:, :, inside]))
-    is_row, (scores, allowed) = torch.cat(has_key, 2), (torch.cat(each, 2) for each in zip(*of_sampled, strict=True))
+        blocks.append((scores.amax(-1), allowed.any(-1), of_all, allowed[:, :, inside], allowed.any(-2)))
+    *of_rows, is_key = zip(*blocks, strict=True)
+    maxima, is_row, scores, allowed = (torch.cat(each, 2) for each in of_rows)
     if queries == keys:  # a position that no query attends to is padding
         is_row = is_row & torch.stack(is_key).any(0)
-    largest = torch.where(is_row, torch.cat(maxima, 2), -torch.inf).amax((0, 2))
+    largest = torch.where(is_row, maxima, -torch.inf).amax((0, 2))
     if call.weights is not None:  # the program's own
         weights = _rows(call.weights, (batch, sampled))
     else:
