@@ -16,6 +16,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils._python_dispatch import _disable_current_modes
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Bool, Float
 
+    _Slices = tuple[slice, slice]  # of the batch, and of the queries
+
 # Its module, or its place outside of modules; which call in a run of its module it is; and its heads.
 _Layer = tuple[int | CallSite, int, int]
 _OPTIMIZER = "optimizer step"
@@ -37,7 +40,7 @@ _COMPILED = (
     "TORCH_COMPILE_DISABLE=1 to measure the program without it"
 )
 _CELLS, _ROWS = 2**18, 8  # of a call: cells whose weights are measured at most, and query rows at least
-_BLOCK = 2**21  # cells whose scores are held at a time
+_BLOCK = 2**20  # cells whose scores are held at a time
 
 
 class StepMeter:
@@ -104,14 +107,19 @@ class StepMeter:
         self._runs[run] += 1
         if not self._is_due:
             return
-        batch, heads, queries, keys = call.shape
-        stride = max(min(-(-batch * heads * keys * queries // _CELLS), queries // _ROWS), 1)
-        if (found := _head_sums(call, stride)) is None:
+        if call.project is not None:
+            q, k, _ = call.project()
+            call = replace(call, q=q, k=k, project=None)
+        if call.weights is None and (call.q is None or call.k is None or call.scale is None or call.unsupported):
             self._notes.add(f"{call.place} is not measured: {call.unsupported or 'its weights are not known'}")
             return
-        key, (sums, largest) = (owner, self._runs[run], heads), found
-        place, total, highest = self._sums.get(key, (call.place, 0, largest))
-        self._sums[key] = place, total + sums, torch.maximum(highest, largest)
+        batch, heads, queries, keys = call.shape
+        stride = max(min(-(-batch * heads * keys * queries // _CELLS), queries // _ROWS), 1)
+        key, size = (owner, self._runs[run], heads), max(_BLOCK // (heads * queries * keys), 1)
+        for start in range(0, batch, size):
+            sums, largest = _head_sums(call, slice(start, start + size), stride)
+            place, total, highest = self._sums.get(key, (call.place, 0, largest))
+            self._sums[key] = place, total + sums, torch.maximum(highest, largest)
         if stride > 1:
             self.sampling = f"means over {len(range(stride // 2, queries, stride)):,} of {queries:,} query rows"
 
@@ -157,14 +165,9 @@ class StepMeter:
             self._on_step(self.steps, sorted(layers))
 
 
-def _head_sums(call: AttentionCall, stride: int) -> tuple[Float[Tensor, "8+H H"], Float[Tensor, " H"]] | None:
-    """Return sums over query rows, counts and products of heads, and the largest scores; None if unknown."""
-    if call.project is not None:
-        q, k, _ = call.project()
-        call = replace(call, q=q, k=k, project=None)
-    if call.weights is None and (call.q is None or call.k is None or call.scale is None or call.unsupported):
-        return None
-    largest, weights, allowed, is_row = _read_rows(call, stride)
+def _head_sums(call: AttentionCall, batch: slice, stride: int) -> tuple[Float[Tensor, "8+H H"], Float[Tensor, " H"]]:
+    """Return sums over the query rows of a part of the batch, counts and products of heads, and the largest scores."""
+    largest, weights, allowed, is_row = _read_rows(call, batch, stride)
     is_self = call.shape[2] == call.shape[3]
     at, keys = (torch.arange(length, device=call.device) for length in call.shape[2:])
     distance = at[stride // 2 :: stride, None] - keys
@@ -181,56 +184,65 @@ def _head_sums(call: AttentionCall, stride: int) -> tuple[Float[Tensor, "8+H H"]
     return torch.cat([torch.where(is_row, of_rows, 0).sum((1, 3)), linear.mT, numbers, products]), largest
 
 
-def _read_rows(call: AttentionCall, stride: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _read_rows(call: AttentionCall, batch: slice, stride: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the largest scores `[H]` of all query rows; of sampled ones weights, allowed keys, and which count."""
-    batch, heads, queries, keys = call.shape
-    sampled, size = slice(stride // 2, None, stride), stride * max(_BLOCK // (batch * heads * keys * stride), 1)
-    blocks = [
-        (scores.amax(-1), allowed.any(-1), allowed.any(-2), scores[:, :, sampled].clone(), allowed[:, :, sampled])
-        for start in range(0, queries, size)
-        for scores, allowed in [_masked_scores(call, slice(start, min(start + size, queries)))]
-    ]
-    maxima, has_key, is_key, *of_sampled = zip(*blocks, strict=True)
-    is_row, (scores, allowed) = torch.cat(has_key, 2), (torch.cat(each, 2) for each in of_sampled)
+    _, heads, queries, keys = call.shape
+    sampled, size = slice(stride // 2, None, stride), max(_BLOCK // (heads * keys), 1)
+    blocks = list[tuple[Tensor, ...]]()
+    for start in range(0, queries, size):
+        scores, allowed = _masked_scores(call, (batch, slice(start, min(start + size, queries))))
+        inside = slice((stride // 2 - start) % stride, None, stride)
+        of_all = F.pad(scores[:, :, inside], (0, keys - scores.shape[-1]), value=-torch.inf)
+        blocks.append((scores.amax(-1), allowed.any(-1), of_all, allowed[:, :, inside], allowed.any(-2)))
+    *of_rows, is_key = zip(*blocks, strict=True)
+    maxima, is_row, scores, allowed = (torch.cat(each, 2) for each in of_rows)
     if queries == keys:  # a position that no query attends to is padding
         is_row = is_row & torch.stack(is_key).any(0)
-    largest = torch.where(is_row, torch.cat(maxima, 2), -torch.inf).amax((0, 2))
+    largest = torch.where(is_row, maxima, -torch.inf).amax((0, 2))
     if call.weights is not None:  # the program's own
-        weights = _rows(call.weights, sampled)
+        weights = _rows(call.weights, (batch, sampled))
     else:
-        sinks = [] if call.sinks is None else [_rows(call.sinks, sampled).expand(*scores.shape[:3], 1)]
+        sinks = [] if call.sinks is None else [_rows(call.sinks, (batch, sampled)).expand(*scores.shape[:3], 1)]
         weights = torch.cat([scores, *sinks], -1).softmax(-1)[..., :keys]
     is_row = is_row[:, :, sampled]
     return largest, torch.where(is_row[..., None], weights, 0), allowed, is_row
 
 
-def _masked_scores(call: AttentionCall, rows: slice) -> tuple[Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"]]:
-    """Return the scores of query rows, and the allowed keys; scores that are made here are -inf at others."""
+def _masked_scores(call: AttentionCall, where: _Slices) -> tuple[Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"]]:
+    """Return the scores of query rows, and the allowed keys; scores that are made here are -inf at others.
+
+    Of causal attention these are the scores of keys up to the last row.
+    """
+    batch, rows = where
     at, keys = (torch.arange(*ends, device=call.device) for ends in ((rows.start, rows.stop), (call.shape[3],)))
     allowed, biases = ((keys <= at[:, None]) | (not call.is_causal))[None, None], list[Tensor]()
     for mask in call.masks:
-        values = _rows(mask.values, rows)
+        values = _rows(mask.values, where)
         if mask.convention == "additive":
             biases.append(values)
             values = values <= FORBIDDEN_BELOW
         allowed = allowed & ((values != 0) == (mask.convention == "attend"))
     if call.scores is not None:
-        scores = _rows(call.scores, rows)
+        scores = _rows(call.scores, where)
         return scores, allowed & ~(scores <= FORBIDDEN_BELOW)  # NaN is allowed
     if call.weights is not None:
-        return _rows(call.weights, rows) * torch.nan, allowed
+        return _rows(call.weights, where) * torch.nan, allowed
     q, k, scale = cast(Any, (call.q, call.k, call.scale))  # which are known
-    q = _rows(q, rows) * scale
+    q, stop = _rows(q, where) * scale, rows.stop if call.is_causal else len(keys)
     grouped = q.reshape(len(q), k.shape[1], -1, q.shape[-1])  # the queries of all heads that share keys
-    scores = (grouped @ k.detach().mT.to(q)).view(-1, call.shape[1], len(at), len(keys)) + sum(biases)
+    scores = (grouped @ k.detach()[batch, :, :stop].mT.to(q)).reshape(len(q), call.shape[1], len(at), -1)
+    for bias in biases:
+        scores += bias[..., :stop]
     scores = scores if call.softcap is None else call.softcap * (scores / call.softcap).tanh()
-    return scores + torch.zeros_like(allowed, dtype=scores.dtype).masked_fill_(~allowed, -torch.inf), allowed
+    hidden = ~allowed[..., :stop]
+    return scores.add_(torch.zeros_like(hidden, dtype=scores.dtype).masked_fill_(hidden, -torch.inf)), allowed
 
 
-def _rows(tensor: Tensor, rows: slice) -> Float[Tensor, "#B #H #R D"]:
-    """Return query rows of what broadcasts to `[B, H, Q, D]`, in float32 at least."""
+def _rows(tensor: Tensor, where: _Slices) -> Float[Tensor, "#B #H #R D"]:
+    """Return a part of the batch and of the queries of what broadcasts to `[B, H, Q, D]`, in float32 at least."""
     tensor = tensor.detach()[(None,) * (4 - tensor.dim())]
-    tensor = tensor if tensor.shape[2] == 1 else tensor[:, :, rows]
+    batch, rows = (part if tensor.shape[axis] > 1 else slice(None) for axis, part in zip((0, 2), where, strict=True))
+    tensor = tensor[batch, :, rows]
     return tensor.float() if tensor.itemsize == 2 else tensor
 
 

@@ -12,15 +12,14 @@ from rich.text import Text
 
 from attncli.analysis import MEANINGS
 from attncli.analysis.training import HeadHistory
-from attncli.render.block import COMFORTABLE, Block, block, trimmed, wrapping
+from attncli.render.block import COMFORTABLE, Block, block, shortened, trimmed, wrapping
 from attncli.render.heatmap import ramp_line
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.text import visible
 
 _MEANINGS = {
     **MEANINGS,
-    "uniformity": "effective keys as a part of these",
+    "uniformity": "effective keys, of the keys that a query may attend to",
     "similarity": "cosine of the weights and those of the most similar head of the layer",
 }
 _STRIPS = 2  # on a screen, of the metrics that moved most
@@ -46,8 +45,8 @@ def history_parts(
     for column in ranked if height is None else ranked[:_STRIPS]:
         yield _strip(history, column, palette, width or COMFORTABLE, most)
     if len(rows) > 1:
-        dim = {rows[0], *more}
-        cells = [[(visible(text), DIM if row in dim else None) for text in row] for row in (*shown, *more)]
+        listed, dim, most = (*shown, *more), {rows[0], *more}, width or COMFORTABLE if height else 10**6
+        cells = [[(shortened(text, most), DIM if row in dim else None) for text in row] for row in listed]
         yield wrapping(cells, "<" * len(rows[0]), width)
 
 

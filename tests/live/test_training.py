@@ -51,9 +51,9 @@ class Metered:
 
 def heads_of(warnings: list[str], metric: str) -> set[tuple[str, int]]:
     """The modules and heads that are warned of by a metric."""
-    line = re.compile(rf"step \d+: layer \d heads? ([\d,-]+) \((\S+), \S+training.py:25\): {metric} ")
+    line = re.compile(rf"step \d+: layer \d heads? (?P<heads>[\d,-]+): {metric} .*\((?P<module>\S+), \S+training.py:25")
     found = [one for one in map(line.match, warnings) if one]
-    runs = [([*map(int, run.split("-"))], one[2]) for one in found for run in one[1].split(",")]
+    runs = [([*map(int, run.split("-"))], one["module"]) for one in found for run in one["heads"].split(",")]
     return {(module, head) for run, module in runs for head in range(run[0], run[-1] + 1)}
 
 
@@ -369,7 +369,7 @@ def test_weights_that_are_no_numbers_are_warned_of(rules: Sequence[WarningRule],
     ran = Metered(run, rules=rules)
     (warning,) = ran.history.warnings
     assert re.match(
-        rf"step {start}: layer 0 head 1 \(.*\): entropy nan, as some of its weights are no numbers", warning
+        rf"step {start}: layer 0 head 1: entropy nan, as some of its weights are no numbers \(.*\)$", warning
     )
     values = ran.steps[3][0].values
     assert np.isnan(values[: len(METRICS), 1]).all()
@@ -553,6 +553,15 @@ def test_few_rows_know_padding_from_keys_that_they_hide(kind: str, monkeypatch: 
 
 @pytest.mark.parametrize("has_all", [False, True])
 def test_few_rows_stand_for_all(has_all: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, masked_scores = list[int](), training._masked_scores
+
+    def counted(*arguments: Any) -> tuple[Tensor, Tensor]:
+        scores, allowed = masked_scores(*arguments)
+        sizes.append(scores.numel())
+        return scores, allowed
+
+    monkeypatch.setattr(training, "_masked_scores", counted)
+    monkeypatch.setattr(training, "_BLOCK", 2**30 if has_all else 2**12)
     monkeypatch.setattr(training, "_CELLS", 2**30 if has_all else 1)
     torch.manual_seed(1)
     q, k = (nn.Parameter(1.3 * torch.randn(32, 3, 128, 4)) for _ in "qk")
@@ -564,6 +573,7 @@ def test_few_rows_stand_for_all(has_all: bool, monkeypatch: pytest.MonkeyPatch) 
 
     ran = Metered(run)
     assert bool(ran.meter.sampling) != has_all
+    assert max(sizes) == 32 * 3 * 128**2 if has_all else max(sizes) <= 2**12
     values = dict(zip(COLUMNS, ran.steps[1][0].values, strict=True))
     weights = (q.double() @ k.double().mT / 2).masked_fill(is_later, -torch.inf).softmax(-1).detach()
     cosines = [
@@ -572,6 +582,8 @@ def test_few_rows_stand_for_all(has_all: bool, monkeypatch: pytest.MonkeyPatch) 
     ]  # the first query has one key
     near = 1e-5 if has_all else 0.05
     entropy = torch.special.entr(weights).sum(-1).mean((0, 2))
+    largest = (q @ k.mT / 2).masked_fill(is_later, -torch.inf).amax((0, 2, 3)).detach()
+    assert values["max_score"] == pytest.approx(largest.numpy(), rel=1e-5)
     assert values["entropy"] == pytest.approx(entropy.numpy(), rel=near)
     assert values["similarity"] == pytest.approx([max(each) for each in cosines], abs=near)
     assert 0.05 < values["similarity"].max() < 0.5
