@@ -232,16 +232,9 @@ class Steps:
         text = visible(shlex.quote(" ".join(self.walk.trace.text.split())))
         command = Text(f"  attn inspect {text} \\\n    {options}", BOLD)
         others = ", ".join(name for name in LESSONS if name != lesson.name)
-        return (
-            "an exercise",
-            "",
-            [
-                lesson.exercise,
-                "This command prints the numbers of this lesson:",
-                command,
-                f"The other lessons: attn learn --lesson {others}.",
-            ],
-        )
+        prints = "This command prints the numbers of this lesson:"
+        rest = f"The other lessons: attn learn --lesson {others}."
+        return "an exercise", "", [lesson.exercise, prints, command, rest]
 
     # --- what they are made of ---
 

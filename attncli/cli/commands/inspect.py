@@ -59,13 +59,9 @@ def inspect(
 
     chosen, workers = output.chosen(takes_folder=True), parallel.workers
     view, size = _view(shown), _size(shown.size)
-    _check_outputs(save, output.file)
+    _check_outputs(save, output.file, chosen, view)
     form = None if chosen in DRAWN else chosen
     is_figure = chosen in FIGURES or size is not None
-    if chosen == "html":
-        from attncli.formats.page import check_page
-
-        check_page(view.show)
     derivation, layers = _derivation(derive, request)
     task = partial(render, derivation=derivation, view=view, form=form, save=save)
     more_of_job = {"generate": more.generate or 0, "predicts": "next" in (view.show or ())}
@@ -126,9 +122,13 @@ def _size(text: str | None) -> Size | None:
     return parse_size(text)
 
 
-def _check_outputs(save: Path | None, path: Path | None) -> None:
+def _check_outputs(save: Path | None, path: Path | None, chosen: str, view: View) -> None:
     from attncli.formats import FORMATS
 
+    if chosen == "html":
+        from attncli.formats.page import check_page
+
+        check_page(view.show)
     if save is None:
         return
     if path is not None and save.absolute() == path.absolute():
