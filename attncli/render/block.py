@@ -113,8 +113,9 @@ def shortened(text: str, width: int, keeps_end: bool = False) -> str:
     return "…" + text.lstrip()
 
 
-def cell(text: str, width: int, style: Style | None = None, align: str = "right") -> Segment:
-    """Return text padded to `width` cells."""
+def padded(text: str, width: int, style: Style | None = None, align: str = "right") -> Segment:
+    """Return text in exactly `width` cells: padded, or cut."""
+    text = set_cell_size(text, width) if cell_len(text) > width else text
     padding = " " * (width - cell_len(text))
     return Segment(padding + text if align == "right" else text + padding, style)
 
@@ -137,7 +138,7 @@ def grid(rows: Sequence[Sequence[tuple[str, Style | None]]], align: str, width: 
             segment
             for column in chunk
             for segment in (
-                cell(row[column][0], widths[column] - 2, row[column][1], "right" if align[column] == ">" else "left"),
+                padded(row[column][0], widths[column] - 2, row[column][1], "right" if align[column] == ">" else "left"),
                 Segment("  "),
             )
         )

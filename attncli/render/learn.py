@@ -19,7 +19,7 @@ from attncli.analysis.cell import AttentionRow
 from attncli.analysis.learn import D_MODEL, LESSONS, Walk, turned
 from attncli.engines.toy import sinusoidal_positions
 from attncli.render.bars import TableFormat
-from attncli.render.block import Block, Column, block, cell, hstack, in_lines, shortened, stack, table, trimmed
+from attncli.render.block import Block, Column, block, hstack, in_lines, padded, shortened, stack, table, trimmed
 from attncli.render.palette import BOLD, DIM, HINT, Scale
 from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
@@ -300,11 +300,11 @@ class Steps:
         labels, styles = max(map(cell_len, names)), self._styles(values)
         columns = [[text + self._pad for text in self.sheet.column(one, range(len(one)))] for one in values.T]
         width = max(len(text) for column in columns for text in column) + 1 + len(self._pad)
-        header = [Segment(" " * labels), *(cell(str(place) + self._pad, width, DIM) for place in range(len(columns)))]
+        header = [Segment(" " * labels), *(padded(str(place) + self._pad, width, DIM) for place in range(len(columns)))]
         lines = [[Segment(f"{' ' * labels} {title}", BOLD)], header]
         for row, name in enumerate(names):
-            numbers = [cell(column[row], width, styles[row][place]) for place, column in enumerate(columns)]
-            lines.append([cell(name, labels, align="left"), *numbers])
+            numbers = [padded(column[row], width, styles[row][place]) for place, column in enumerate(columns)]
+            lines.append([padded(name, labels, align="left"), *numbers])
         return block(map(trimmed, lines))
 
     def _styles(self, values: Float[np.ndarray, "T D"]) -> list[list[Style | None]]:

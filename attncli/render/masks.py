@@ -17,7 +17,7 @@ from attncli.masks.comparison import Comparison
 from attncli.masks.conventions import WRITTEN
 from attncli.masks.mask_grid import MaskGrid
 from attncli.masks.recognition import rule_of
-from attncli.render.block import COMFORTABLE, Block, block, cell, flowing, hstack, in_words, shortened, stack
+from attncli.render.block import COMFORTABLE, Block, block, flowing, hstack, in_words, padded, shortened, stack
 from attncli.render.heatmap import Heatmap, heatmaps, pooling
 from attncli.render.matrix import HALF, LONGEST_LABEL, Axis, GridCell, mark_note
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -245,7 +245,7 @@ def difference(comparison: Comparison, palette: Palette, room: int, lines: int |
     styles = (_FIRST_STYLE, _SECOND_STYLE) if palette.has_color else (BOLD, BOLD)
     shade = ":" if palette.tier == "plain" else "░"
     marks = ["·", shade * width, "A" * width, "B" * width, "X" * width]
-    cells = [cell(mark, width, style) for mark, style in zip(marks, (DIM, DIM, *styles, BOLD), strict=True)]
+    cells = [padded(mark, width, style) for mark, style in zip(marks, (DIM, DIM, *styles, BOLD), strict=True)]
     rows, columns = rows.pooled(pool[0]), columns.pooled(pool[1])
     drawn = [columns.ticks(width), *([cells[code] for code in row] for row in codes.tolist())]
     names = [shortened(name, room - 20) for name in comparison.names]

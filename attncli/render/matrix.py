@@ -16,7 +16,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.render.block import COMFORTABLE, Block, block, cell, hstack, shortened, stack
+from attncli.render.block import COMFORTABLE, Block, block, hstack, padded, shortened, stack
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.trace.tokens import Token, Tokens
 
@@ -79,9 +79,9 @@ class Axis:
         margin = 2 if self.marked else 0  # a column of its own, where no token that is called so is taken for a mark
         blank, lines = [Segment(" " * width)], []
         for place, (index, label) in enumerate(zip(self.indices, self.labels, strict=True)):
-            name = cell(f"{index:>{digits}} {label}".rstrip(), width - margin, align="left")
+            name = padded(f"{index:>{digits}} {label}".rstrip(), width - margin, align="left")
             above = (height - 1) // 2  # where the numbers of cells stand
-            mark = cell(MARK if place in self.marked else "", margin, BOLD)
+            mark = padded(MARK if place in self.marked else "", margin, BOLD)
             lines += [*[blank] * above, [name, mark], *[blank] * (height - 1 - above)]
         return Block([blank] * header_lines + lines, width)
 
@@ -173,13 +173,13 @@ class Matrix(NamedTuple):
         pieces = []
         for start in range(0, count, step):
             columns = range(start, min(start + step, count))
-            names = (cell(labels[place], each, DIM) for place in columns)
+            names = (padded(labels[place], each, DIM) for place in columns)
             lines = [title, [segment for name in names for segment in (Segment(" "), name)]]
             for row, numbers in enumerate(texts):
                 line = []
                 for place in columns:
                     text = "·" if self.hide_masked and not allowed[row, place] else numbers[place]
-                    line += [Segment(" "), cell(text, each, styles[row][place])]
+                    line += [Segment(" "), padded(text, each, styles[row][place])]
                 lines.append(line)
             pieces.append(block(lines))
         return pieces

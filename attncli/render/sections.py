@@ -12,7 +12,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from attncli.analysis.metrics import head_metrics
-from attncli.render.block import Block, Column, block, cell, flowing, hstack, in_lines, shortened, stack, table
+from attncli.render.block import Block, Column, block, flowing, hstack, in_lines, padded, shortened, stack, table
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, HINT
 from attncli.text import plural, short_name, visible
@@ -110,8 +110,8 @@ def token_list(tokens: Sequence[Token], title: str, width: int | None, has_ids: 
         mark = f"{bar}{token.index} "
         label, style = shortened(token.label, longest), DIM if token.special else None
         own = max(cell_len(label), len(token.below))
-        lines = [[Segment(mark, DIM), cell(label, own, style, "left")]]
-        lines.append([Segment(bar.ljust(len(mark)), DIM), cell(token.below, own, DIM, "left")])
+        lines = [[Segment(mark, DIM), padded(label, own, style, "left")]]
+        lines.append([Segment(bar.ljust(len(mark)), DIM), padded(token.below, own, DIM, "left")])
         return Block(lines, len(mark) + own)
 
     enough = len(tokens) if most is None or room is None else most * (room + 3) // 6  # `0 a` and the gap behind it
@@ -124,7 +124,7 @@ def token_list(tokens: Sequence[Token], title: str, width: int | None, has_ids: 
         lines[-1].append(block([[Segment(counted, DIM)]]))
     drawn = []
     for number, line in enumerate(lines):
-        names = [[cell(text, margin, BOLD, "left")] for text in ("" if number else title, ids)]
+        names = [[padded(text, margin, BOLD, "left")] for text in ("" if number else title, ids)]
         drawn.append(hstack([Block(names, margin), hstack(line, 3)], 0))
     return stack(drawn if has_ids else [Block(one.lines[:1], one.width) for one in drawn])
 

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 
 from attncli.analysis.metrics import HeadKey, Label, strongest
-from attncli.render.block import Block, block, cell, shortened, trimmed
+from attncli.render.block import Block, block, padded, shortened, trimmed
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.trace.layer import LayerTrace
@@ -119,8 +119,8 @@ def sentence(
     shown = _shown(tokens, lines, width - margin, marks, most)
 
     def name_of(line: SentenceLine) -> list[Segment]:
-        name = cell(shortened(line.name, margin), min(names, margin), BOLD, "left")
-        return [name, cell(line.label, margin - names, DIM, "left")] if margin > names else [name]
+        name = padded(shortened(line.name, margin), min(names, margin), BOLD, "left")
+        return [name, padded(line.label, margin - names, DIM, "left")] if margin > names else [name]
 
     drawn: list[list[Segment]] = []
     for line in lines:

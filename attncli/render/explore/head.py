@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from attncli.render.block import Bounds, crop, join_facts, shortened
+from attncli.render.block import Bounds, crop, join_facts, padded, shortened
 from attncli.render.explore.layer_view import LayerViewCache
-from attncli.render.explore.pane import KEY, QUERY, CellCursor, PaneContent, pad
+from attncli.render.explore.pane import KEY, QUERY, CellCursor, PaneContent
 from attncli.render.heatmap import legend_line
 from attncli.render.matrix import HALF, LONGEST_LABEL, MARK, NARROW, WIDE, CellGrid, GridCell, map_lines, titled
 from attncli.render.palette import BOLD, DIM, Palette
@@ -130,7 +130,7 @@ class _LargeHead:
             if cell.columns >= _WITH_WORDS:
                 text = shortened(self.sight.tokens[1][key].label, cell.columns - 2)
             mark = KEY if key == at else ""
-            line.append(pad(cell.aligned(mark + text), cell.columns, BOLD if mark else DIM))
+            line.append(padded(cell.aligned(mark + text), cell.columns, BOLD if mark else DIM))
         return line
 
     def _row_label(self, rows: range) -> list[Segment]:
@@ -143,9 +143,9 @@ class _LargeHead:
             text += f" {shortened(self.sight.tokens[0][index].label, self.layout.labels)}"
         style = BOLD if is_current else None
         if not self.has_marks:
-            return [pad(text, width, style, "left")]
+            return [padded(text, width, style, "left")]
         is_blind = self.sight.blind(self.cursor.head)[rows.start * step : rows.stop * step].any()
-        return [pad(text, width - 3, style, "left"), pad(f" {MARK if is_blind else ''}", 3, BOLD, "left")]
+        return [padded(text, width - 3, style, "left"), padded(f" {MARK if is_blind else ''}", 3, BOLD, "left")]
 
 
 class _Layout(NamedTuple):
