@@ -113,38 +113,24 @@ def shortened(text: str, width: int, keeps_end: bool = False) -> str:
     return "…" + text.lstrip()
 
 
-def padded(text: str, width: int, style: Style | None = None, align: str = "right") -> Segment:
-    """Return text in exactly `width` cells: padded, or cut."""
+def padded(text: str, width: int, style: Style | None = None, align: str = ">") -> Segment:
+    """Return text in exactly `width` cells: padded, or cut; aligned by `<` or `>`."""
     text = set_cell_size(text, width) if cell_len(text) > width else text
     padding = " " * (width - cell_len(text))
-    return Segment(padding + text if align == "right" else text + padding, style)
+    return Segment(padding + text if align == ">" else text + padding, style)
 
 
-def grid(rows: Sequence[Sequence[tuple[str, Style | None]]], align: str, width: int | None) -> Block:
-    """Return rows of words in columns; columns that do not fit follow below, each time behind the first one.
+def column_of(cells: Sequence[Cell], align: str) -> Block:
+    """Return cells one above the other, as wide as the widest, aligned by `<` or `>`."""
+    width = max(cell_len(text) for text, _ in cells)
+    return Block([[padded(text, width, style, align)] for text, style in cells], width)
 
-    A row has a cell for each column, and `align` a `<` or `>`.
-    """
-    widths = [max(cell_len(row[column][0]) for row in rows) + 2 for column in range(len(align))]
-    chunks, used = [[0]], widths[0]
-    for column in range(1, len(align)):
-        if len(chunks[-1]) > 1 and width is not None and used + widths[column] - 2 > width:
-            chunks.append([0])
-            used = widths[0]
-        chunks[-1].append(column)
-        used += widths[column]
-    return block(
-        trimmed(
-            segment
-            for column in chunk
-            for segment in (
-                padded(row[column][0], widths[column] - 2, row[column][1], "right" if align[column] == ">" else "left"),
-                Segment("  "),
-            )
-        )
-        for chunk in chunks
-        for row in rows
-    )
+
+def grid(columns: Sequence[Block], width: int | None) -> Block:
+    """Return columns side by side; those that do not fit follow below, each time behind the first one."""
+    first, *others = columns
+    lines = in_lines(others, 2, None if width is None else width - first.width - 2)
+    return stack(hstack([first, *line]) for line in lines or [[]])
 
 
 def trimmed(line: Iterable[Segment]) -> list[Segment]:
@@ -202,8 +188,7 @@ def table(columns: Sequence[Column], width: int | None, palette: Palette | None 
         ]
         lines = [", ".join(row) if len(row) > 1 else row[0].removeprefix(names[0]).strip() for row in facts]
         return block([Segment(part)] for line in lines for part in in_words(line, width))
-    rows = list(zip(*(column.cells for column in columns), strict=True))
-    return grid(rows, "".join(column.align for column in columns), width)
+    return grid([column_of(column.cells, column.align) for column in columns], width)
 
 
 def ranking(columns: Sequence[Column], left_out: int, width: int | None, palette: Palette | None = None) -> Block:

@@ -22,6 +22,7 @@ from attncli.render.block import (
     Cell,
     Column,
     block,
+    column_of,
     cost,
     grid,
     hstack,
@@ -199,7 +200,7 @@ class DiffView:
             names[2].append(("=" if column in shared else "", DIM))
         if aligned.is_whole and [text for text, _ in names[0][1:]] == [text for text, _ in names[1][1:]]:
             names = [[(title, BOLD), *names[0][1:]]]
-        return grid(names, "<" * (len(columns) + 1), self._room)
+        return grid([column_of(cells, "<") for cells in zip(*names, strict=True)], self._room)
 
     # --- which heads and cells ---
 

@@ -97,14 +97,14 @@ def _grid(report: HeadReport, size: int, high: int, palette: Palette) -> Block:
         at = {(head.layer, head.head): head for head in report.heads if head.kind == kind}
         layers, columns = (sorted({place[axis] for place in at}) for axis in (0, 1))
         margin = max(len(f"L{layer}") for layer in layers) + 1
-        header = [padded(f"H{head}", size, DIM, "left") for head in columns]
+        header = [padded(f"H{head}", size, DIM, "<") for head in columns]
         if size <= len("H10"):
             header = Axis(("",) * len(columns), tuple(columns)).ticks(size)
         lines = [[Segment(kind, BOLD)]] * (len(kinds) > 1) + [[Segment(" " * margin), *header]]
         rows = [[at.get((layer, head)) for head in columns] for layer in layers]
         blank = Segment(" " * margin)
         for place in range(0, len(layers), 1 if high else 2):
-            name, own = padded(f"L{layers[place]}", margin, DIM, "left"), rows[place]
+            name, own = padded(f"L{layers[place]}", margin, DIM, "<"), rows[place]
             if not high:
                 pairs = zip(own, (rows[place + 1 :] or [[None] * len(own)])[0], strict=True)
                 lines.append([name, *(_half(*pair, palette) for pair in pairs)])
@@ -112,7 +112,7 @@ def _grid(report: HeadReport, size: int, high: int, palette: Palette) -> Block:
                 is_middle = line == (high - 1) // 2
                 texts = [_text(head, size) * is_middle for head in own]
                 styles = [_style(head, palette) or DIM for head in own]
-                cells = [padded(text, size, style, "left") for text, style in zip(texts, styles, strict=True)]
+                cells = [padded(text, size, style, "<") for text, style in zip(texts, styles, strict=True)]
                 lines.append([name if is_middle else blank, *cells])
         grids.append(block(map(trimmed, lines)))
     return stack(grids, gap=1)

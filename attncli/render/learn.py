@@ -304,7 +304,7 @@ class Steps:
         lines = [[Segment(f"{' ' * labels} {title}", BOLD)], header]
         for row, name in enumerate(names):
             numbers = [padded(column[row], width, styles[row][place]) for place, column in enumerate(columns)]
-            lines.append([padded(name, labels, align="left"), *numbers])
+            lines.append([padded(name, labels, align="<"), *numbers])
         return block(map(trimmed, lines))
 
     def _styles(self, values: Float[np.ndarray, "T D"]) -> list[list[Style | None]]:

@@ -79,7 +79,7 @@ class Axis:
         margin = 2 if self.marked else 0  # a column of its own, where no token that is called so is taken for a mark
         blank, lines = [Segment(" " * width)], []
         for place, (index, label) in enumerate(zip(self.indices, self.labels, strict=True)):
-            name = padded(f"{index:>{digits}} {label}".rstrip(), width - margin, align="left")
+            name = padded(f"{index:>{digits}} {label}".rstrip(), width - margin, align="<")
             above = (height - 1) // 2  # where the numbers of cells stand
             mark = padded(MARK if place in self.marked else "", margin, BOLD)
             lines += [*[blank] * above, [name, mark], *[blank] * (height - 1 - above)]

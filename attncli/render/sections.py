@@ -110,8 +110,8 @@ def token_list(tokens: Sequence[Token], title: str, width: int | None, has_ids: 
         mark = f"{bar}{token.index} "
         label, style = shortened(token.label, longest), DIM if token.special else None
         own = max(cell_len(label), len(token.below))
-        lines = [[Segment(mark, DIM), padded(label, own, style, "left")]]
-        lines.append([Segment(bar.ljust(len(mark)), DIM), padded(token.below, own, DIM, "left")])
+        lines = [[Segment(mark, DIM), padded(label, own, style, "<")]]
+        lines.append([Segment(bar.ljust(len(mark)), DIM), padded(token.below, own, DIM, "<")])
         return Block(lines, len(mark) + own)
 
     enough = len(tokens) if most is None or room is None else most * (room + 3) // 6  # `0 a` and the gap behind it
@@ -124,7 +124,7 @@ def token_list(tokens: Sequence[Token], title: str, width: int | None, has_ids: 
         lines[-1].append(block([[Segment(counted, DIM)]]))
     drawn = []
     for number, line in enumerate(lines):
-        names = [[padded(text, margin, BOLD, "left")] for text in ("" if number else title, ids)]
+        names = [[padded(text, margin, BOLD, "<")] for text in ("" if number else title, ids)]
         drawn.append(hstack([Block(names, margin), hstack(line, 3)], 0))
     return stack(drawn if has_ids else [Block(one.lines[:1], one.width) for one in drawn])
 

@@ -119,8 +119,8 @@ def sentence(
     shown = _shown(tokens, lines, width - margin, marks, most)
 
     def name_of(line: SentenceLine) -> list[Segment]:
-        name = padded(shortened(line.name, margin), min(names, margin), BOLD, "left")
-        return [name, padded(line.label, margin - names, DIM, "left")] if margin > names else [name]
+        name = padded(shortened(line.name, margin), min(names, margin), BOLD, "<")
+        return [name, padded(line.label, margin - names, DIM, "<")] if margin > names else [name]
 
     drawn: list[list[Segment]] = []
     for line in lines:

@@ -143,9 +143,9 @@ class _LargeHead:
             text += f" {shortened(self.sight.tokens[0][index].label, self.layout.labels)}"
         style = BOLD if is_current else None
         if not self.has_marks:
-            return [padded(text, width, style, "left")]
+            return [padded(text, width, style, "<")]
         is_blind = self.sight.blind(self.cursor.head)[rows.start * step : rows.stop * step].any()
-        return [padded(text, width - 3, style, "left"), padded(f" {MARK if is_blind else ''}", 3, BOLD, "left")]
+        return [padded(text, width - 3, style, "<"), padded(f" {MARK if is_blind else ''}", 3, BOLD, "<")]
 
 
 class _Layout(NamedTuple):

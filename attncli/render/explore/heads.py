@@ -51,7 +51,7 @@ def small_heads(
             line = []
             for one in strip:
                 text, style = (QUERY + name_of[one], BOLD) if one == head else (name_of[one], None)
-                line += [padded(text, wide, style, "left"), Segment(" ")]
+                line += [padded(text, wide, style, "<"), Segment(" ")]
             yield line
             pictures = (sight.pooled(one, steps) for one in strip)
             maps = [map_lines(own.values, own.allowed, grid, palette, scale) for own in pictures]
@@ -119,7 +119,7 @@ def layer_map(
         drawn = map_lines(values, ~np.isnan(values), grid, palette, scale, at, blank)
         for layer, line in zip(rows, drawn, strict=True):
             mark = QUERY if layer == chosen[0] else " "
-            yield [padded(f"{mark}{layer:>{digits}}", margin, DIM, "left"), *line]
+            yield [padded(f"{mark}{layer:>{digits}}", margin, DIM, "<"), *line]
         marks = [f"{blank} {meaning}"] * bool(np.isnan(values).any())
         yield legend_line(scale, marks, palette, room.width, min(cell.columns, 2))
 
