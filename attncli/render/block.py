@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from io import StringIO
+from itertools import islice, zip_longest
 from typing import NamedTuple
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
 from rich.segment import Segment
 from rich.style import Style
 
@@ -37,10 +37,6 @@ class Block(NamedTuple):
             yield from line
             yield Segment.line()
 
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Return the width: a block neither wraps nor shrinks."""
-        return Measurement(self.width, self.width)
-
 
 def block(lines: Iterable[Sequence[Segment]]) -> Block:
     """Return lines as a block of their greatest width."""
@@ -61,16 +57,11 @@ def stack(blocks: Iterable[Block], gap: int = 0) -> Block:
 
 def hstack(blocks: Sequence[Block], gap: int = 2) -> Block:
     """Return the blocks side by side, their tops aligned."""
-    height = max(len(one.lines) for one in blocks)
-    lines: list[list[Segment]] = [[] for _ in range(height)]
-    for one in blocks:
-        for index, line in enumerate(lines):
-            if line or one is not blocks[0]:
-                line.append(Segment(" " * gap))
-            content = one.lines[index] if index < len(one.lines) else []
-            line.extend(content)
-            line.append(Segment(" " * (one.width - sum(segment.cell_length for segment in content))))
-    return Block([trimmed(line) for line in lines], sum(one.width for one in blocks) + gap * (len(blocks) - 1))
+    lines, between = list[list[Segment]](), Segment(" " * gap)
+    for row in zip_longest(*(one.lines for one in blocks), fillvalue=()):
+        parts = (Segment.adjust_line_length(list(part), one.width) for part, one in zip(row, blocks, strict=True))
+        lines.append(trimmed(segment for part in parts for segment in (*part, between)))
+    return Block(lines, sum(one.width for one in blocks) + gap * (len(blocks) - 1))
 
 
 def in_lines(blocks: Iterable[Block], gap: int, width: int | None) -> list[list[Block]]:
@@ -260,8 +251,8 @@ def cut(text: str, bounds: Bounds) -> str:
 
 def crop(lines: Iterable[Sequence[Segment]], bounds: Bounds) -> Block:
     """Return as much of some lines as there is room for."""
-    shown = [list(line) for line, _ in zip(lines, range(bounds.lines), strict=False)]
-    return Block([Segment.adjust_line_length(line, bounds.width, pad=False) for line in shown], bounds.width)
+    shown = (Segment.adjust_line_length(list(line), bounds.width, pad=False) for line in islice(lines, bounds.lines))
+    return Block(list(shown), bounds.width)
 
 
 def join_facts(facts: Iterable[str], width: int, title: str = "") -> list[Segment]:
