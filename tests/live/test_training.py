@@ -473,8 +473,8 @@ class LargestScores(TorchFunctionMode):
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_the_largest_score_is_that_of_flex_attention() -> None:
-    x = 3 * torch.randn(2, 3, 40, 16)
-    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 40, 40, device="cpu")
+    x = 3 * torch.randn(2, 3, 300, 16)
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 300, 300, device="cpu")
     optimizer, largest = torch.optim.SGD([nn.Parameter(x)], lr=0.0), LargestScores()
 
     def run() -> None:
