@@ -19,7 +19,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from attncli.cli.environment import Environment, print_error
 from attncli.cli.groups import dashed, kind_of, with_option_groups
-from attncli.cli.help import print_help
 from attncli.errors import AttnError, ExitCode, is_panic
 from attncli.text import ADDRESS, brief, did_you_mean, visible
 
@@ -30,6 +29,12 @@ def _as_utf8(text: str) -> str:
         return os.fsencode(text).decode("utf-8")
     except UnicodeError:
         return text
+
+
+def _print_help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
+    from attncli.cli.help import print_help  # which other runs spare
+
+    print_help(context, code=code)
 
 
 class WithOwnHelp:
@@ -47,7 +52,7 @@ class WithOwnHelp:
 
     def get_help(self, ctx: Any) -> NoReturn:
         """Print the help, and end there."""
-        print_help(ctx)
+        _print_help(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line; errors name this command, also where an option has no value."""
@@ -314,7 +319,7 @@ def _mask_group() -> Any:
         attn mask check mask.npy --expect "causal & pad(left=2)"
         """
         if context.invoked_subcommand is None:
-            print_help(context, code=ExitCode.USAGE)
+            _print_help(context, ExitCode.USAGE)
 
     return typer.main.get_command(masks)
 
@@ -345,7 +350,7 @@ def main(
     attn mask show "causal & window(4)" --size 12
     """
     if context.invoked_subcommand is None:
-        print_help(context, code=ExitCode.USAGE)
+        _print_help(context, ExitCode.USAGE)
 
 
 def _complaint(error: Any) -> str:

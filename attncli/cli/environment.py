@@ -17,7 +17,6 @@ from time import perf_counter
 from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 
 from attncli.errors import ExitCode, InputError
-from attncli.render.block import shortened
 from attncli.signals import OnInterrupt
 from attncli.text import brief, visible
 
@@ -114,6 +113,7 @@ class PictureFile:
     def show(self, renderables: Iterable[RenderableType], title: str = "") -> None:
         """Draw the parts of a view with a blank line between them, under its title."""
         from attncli.formats.pictures import draw
+        from attncli.render.block import shortened
 
         self._drawings.append(draw(renderables, shortened(title, self.width), self.width))
 
