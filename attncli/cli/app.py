@@ -129,8 +129,6 @@ class Command(WithOwnHelp, TyperCommand):
         with ctx.obj:
             try:
                 return super().invoke(ctx)
-            except typer.Exit as end:  # as it is meant to; `--verbose` says that it is done
-                return end.exit_code
             except EOFError as error:  # a library's; Typer would take it for Ctrl-D
                 raise RuntimeError(f"EOFError: {error}") from error
             except AttnError as error:

@@ -66,8 +66,8 @@ def diff(
     from attncli.analysis.diff import diff as compare
 
     if is_history:
-        heads(environment, request, options.Parallel(), MetricChoice(), output, model, None, query, precision, colormap)
-        return ExitCode.OK
+        choice = options.Parallel(), MetricChoice()
+        return heads(environment, request, *choice, output, model, None, query, precision, colormap)
     top = top or TOP
     traces = _traces(environment, request, from_ or [], model or [])
     difference = compare(*traces, queries=query or (), top=top)
