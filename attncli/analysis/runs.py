@@ -308,10 +308,11 @@ class Following(NamedTuple):
     variants: Sequence[LayerSteps]  # of the reference: as it is, and with each cause that was found
     theirs: Arrays  # arrays of the other run
 
-    def difference(self, x: Array) -> Float[np.ndarray, " T"]:
-        """Return the difference of the array that agrees best for an input; others may differ by their own fault."""
-        runs = (replace(steps, x=x).run({}, "k") for steps in self.variants)
-        apart = [difference(made[name], self.theirs[name]) for made in runs for name in made.keys() & self.theirs]
+    def difference(self, x: Array, rows: Array | slice = slice(None)) -> Float[np.ndarray, " R"]:
+        """Return the difference of the array that agrees best for rows of the input; others may have a fault, too."""
+        runs = (replace(steps, x=x, positions=steps.positions[rows]).run({}, "k") for steps in self.variants)
+        theirs = {name: array[..., rows, :] for name, array in self.theirs.items()}
+        apart = [difference(made[name], theirs[name]) for made in runs for name in made.keys() & theirs]
         return min(apart, key=lambda one: float(one.max()))
 
 
