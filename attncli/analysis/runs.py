@@ -70,6 +70,14 @@ class Side:
     notes: tuple[str, ...] = ()
     has_experts: bool = False  # of which rounding may choose others
 
+    def layers_apart(self, other: Side) -> list[int]:
+        """Return the layers that one run alone has; InputError for two checkpoints, which have all of theirs."""
+        apart = sorted({*self.held} ^ {*other.held})
+        if apart and self.indices and other.indices:
+            counts = (f"{side.name} has {len(side.held)} layers" for side in (self, other))
+            raise InputError(f"{' and '.join(counts)}; give two runs of one checkpoint")
+        return apart
+
 
 def side_of(source: Source, name: str, text: str, pair: str | None) -> Side:
     """Return the run of a model: computed layer by layer where the native engine does, else traced."""
@@ -89,7 +97,8 @@ def saved_side(path: str) -> Side:
 
 def _check_length(name: str, tokens: int) -> None:
     if tokens > _MOST_TOKENS:
-        raise InputError(f"{name} has {tokens:,} tokens; attn diff --first compares at most {_MOST_TOKENS:,} tokens")
+        limit = f"attn diff --first compares at most {_MOST_TOKENS:,} tokens"
+        raise InputError(f"{name} has {tokens:,} tokens; {limit}; shorten the text")
 
 
 # --- a checkpoint ------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +89,12 @@ class LayerSteps:
         sinks = self.sinks if self.sinks is None or self.sinks.ndim == 1 else self.sinks[:, rows]
         return replace(self, mask=mask, bias=bias, sinks=sinks, queries=rows)
 
+    def seeing(self, tokens: int) -> Bool[np.ndarray, " T"]:
+        """Return the tokens that attend to some key, or all where few do: what others give differs between engines."""
+        whole = np.ones(tokens, bool)  # also of keys and values, where queries are of another text
+        sees: Any = whole if self.mask is None or self.mask.shape[1] != tokens else self.mask.any(axis=(0, 2))
+        return sees if 2 * sees.sum() >= tokens else whole
+
     def run(self, theirs: Arrays, until: str = "", rounding: Rounding | None = None) -> dict[str, Array]:
         """Return the array of each stage, computed from the arrays of another run where it has them.
 
@@ -155,6 +161,15 @@ def difference(first: Float[np.ndarray, "... T N"], second: Float[np.ndarray, ".
         length = np.sqrt(np.square(second.astype(np.float64)).sum(axis=axes))
         apart = np.nan_to_num(apart / np.where(length > 0, length, 1.0), nan=np.inf)
     return np.where(np.isnan(first).any(axis=axes) & np.isnan(second).any(axis=axes), 0.0, apart)
+
+
+def mixed(
+    ours: Callable[..., Any] | None, theirs: Callable[..., Any] | None, parts: Collection[int]
+) -> Callable[..., Any]:
+    """Return a function that gives some of the arrays of another one; None changes nothing."""
+    made: Any = lambda function, arrays: function(*arrays) if function else arrays  # noqa: E731
+    both: Any = lambda *arrays: zip(made(ours, arrays), made(theirs, arrays), strict=True)  # noqa: E731
+    return lambda *arrays: tuple(pair[part in parts] for part, pair in enumerate(both(*arrays)))
 
 
 def alibi(heads: int, queries: int, keys: int) -> Float[np.ndarray, "H Q K"]:

@@ -55,7 +55,7 @@ class LayerQuestion:
         apart = {name: difference(made[name], written[name]) for name in STAGE_OF if name in made.keys() & written}
         if self.following is not None and "next" in made:
             apart["next"] = self.following.difference(made["next"])
-        return {name: np.where(_sees(steps, len(one)), one, 0.0) for name, one in apart.items()}
+        return {name: np.where(steps.seeing(len(one)), one, 0.0) for name, one in apart.items()}
 
     def changed(self, **fields: Any) -> LayerQuestion:
         """Return the question with other fields than the steps, without computing anything again."""
@@ -91,7 +91,7 @@ class LayerQuestion:
         apart = self.following.difference(made, rows) if is_inferred else difference(made, written[name])
         apart = apart if name in OF_QUERIES else apart[rows]
         with np.errstate(invalid="ignore"):
-            return float(np.quantile(np.where(_sees(steps, len(self.apart[name]))[rows], apart, 0.0), 0.25))
+            return float(np.quantile(np.where(steps.seeing(len(self.apart[name]))[rows], apart, 0.0), 0.25))
 
     def parts(self, name: str, largest: float | None = None) -> bool:
         """Return whether an array differs by more than rounding."""
@@ -130,10 +130,3 @@ class LayerQuestion:
     def is_after(self, stage: str) -> bool:
         """Return whether the array in question is made by a stage, or behind it."""
         return STAGES.index(STAGE_OF[self.parted]) >= STAGES.index(stage)
-
-
-def _sees(steps: LayerSteps, tokens: int) -> Array:
-    """Return the tokens that attend to some key, or all where few do: what others give differs between engines."""
-    whole = np.ones(tokens, bool)  # also of keys and values, where queries are of another text
-    sees: Any = whole if steps.mask is None or steps.mask.shape[1] != tokens else steps.mask.any(axis=(0, 2))
-    return sees if 2 * sees.sum() >= tokens else whole
