@@ -121,7 +121,10 @@ def test_another_text_is_another_token(tiny_llama: str, tmp_path: Path, attn: Ru
         (["-m", "LLAMA", "-m", "LLAMA"], 2, "give the text that both runs read"),
         (["-m", "LLAMA", "-m", "LLAMA", TEXT, TEXT], 2, "compares two runs of one text"),
         (["-m", "LLAMA", "-m", "LLAMA", TEXT, "--top", "3"], 2, "--top does not apply to --first"),
-        (["-m", "LLAMA", "-m", "LLAMA", TEXT, "-F", "csv"], 2, "of two give -F json"),
+        (["-m", "LLAMA", "-m", "LLAMA", TEXT, "-F", "csv"], 2, "--first writes no csv; give -F json"),
+        (["-m", "LLAMA", "-m", "LLAMA", TEXT, "-F", "parquet"], 2, "--first writes no parquet; give -F json"),
+        (["-m", "LLAMA", "-m", "LLAMA", TEXT, "-o", "a.csv"], 2, "of two give -F json"),
+        (["-m", "toy", "-m", "toy", " ".join(["time"] * 2050)], 5, "at most 2,048 tokens; shorten the text"),
         (["-m", "LLAMA", "--from", "none.safetensors"], 5, "none.safetensors does not exist"),
     ],
 )

@@ -87,8 +87,8 @@ class LayerQuestion:
         """Return the difference with other steps at a quarter of some tokens: masks mostly differ at late ones."""
         (rows, written), name = self._some, self.parted
         made = steps.of_queries(rows).run(written, name)[name]
-        is_inferred = name == "next" and self.following is not None
-        apart = self.following.difference(made, rows) if is_inferred else difference(made, written[name])
+        following = self.following if name == "next" else None
+        apart = difference(made, written[name]) if following is None else following.difference(made, rows)
         apart = apart if name in OF_QUERIES else apart[rows]
         with np.errstate(invalid="ignore"):
             return float(np.quantile(np.where(steps.seeing(len(self.apart[name]))[rows], apart, 0.0), 0.25))

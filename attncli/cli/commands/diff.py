@@ -67,6 +67,8 @@ def diff(
     attn diff --from before.safetensors --from after.safetensors
     attn diff --first -m MODEL --from capture.safetensors
     """
+    if first and output.format_ in DATASETS:
+        raise UsageError(f"attn diff --first writes no {output.format_}; give -F json")
     chosen, is_history = output.chosen(), len(model or []) > 2 and not from_ and not first
     if chosen in DATASETS and not is_history:
         raise UsageError(f"attn diff writes {chosen} of three checkpoints or more; of two give -F json")
