@@ -98,7 +98,7 @@ def saved_side(path: str) -> Side:
 def _check_length(name: str, tokens: int) -> None:
     if tokens > _MOST_TOKENS:
         limit = f"attn diff --first compares at most {_MOST_TOKENS:,} tokens"
-        raise InputError(f"{name} has {tokens:,} tokens; {limit}; shorten the text")
+        raise InputError(f"{name} has {tokens:,} tokens, and {limit}; shorten the text")
 
 
 # --- a checkpoint ------------------------------------------------------------------------------------------
