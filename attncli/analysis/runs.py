@@ -70,6 +70,14 @@ class Side:
     notes: tuple[str, ...] = ()
     has_experts: bool = False  # of which rounding may choose others
 
+    def layers_apart(self, other: Side) -> list[int]:
+        """Return the layers that one run alone has; InputError for two checkpoints, which have all of theirs."""
+        apart = sorted({*self.held} ^ {*other.held})
+        if apart and self.indices and other.indices:
+            counts = (f"{side.name} has {len(side.held)} layers" for side in (self, other))
+            raise InputError(f"{' and '.join(counts)}; give two runs of one checkpoint")
+        return apart
+
 
 def side_of(source: Source, name: str, text: str, pair: str | None) -> Side:
     """Return the run of a model: computed layer by layer where the native engine does, else traced."""
@@ -89,7 +97,8 @@ def saved_side(path: str) -> Side:
 
 def _check_length(name: str, tokens: int) -> None:
     if tokens > _MOST_TOKENS:
-        raise InputError(f"{name} has {tokens:,} tokens; attn diff --first compares at most {_MOST_TOKENS:,} tokens")
+        limit = f"attn diff --first compares at most {_MOST_TOKENS:,} tokens"
+        raise InputError(f"{name} has {tokens:,} tokens, and {limit}; shorten the text")
 
 
 # --- a checkpoint ------------------------------------------------------------------------------------------
@@ -308,10 +317,11 @@ class Following(NamedTuple):
     variants: Sequence[LayerSteps]  # of the reference: as it is, and with each cause that was found
     theirs: Arrays  # arrays of the other run
 
-    def difference(self, x: Array) -> Float[np.ndarray, " T"]:
-        """Return the difference of the array that agrees best for an input; others may differ by their own fault."""
-        runs = (replace(steps, x=x).run({}, "k") for steps in self.variants)
-        apart = [difference(made[name], self.theirs[name]) for made in runs for name in made.keys() & self.theirs]
+    def difference(self, x: Array, rows: Array | slice = slice(None)) -> Float[np.ndarray, " R"]:
+        """Return the difference of the array that agrees best for rows of the input; others may have a fault, too."""
+        runs = (replace(steps, x=x, positions=steps.positions[rows]).run({}, "k") for steps in self.variants)
+        theirs = {name: array[..., rows, :] for name, array in self.theirs.items()}
+        apart = [difference(made[name], theirs[name]) for made in runs for name in made.keys() & theirs]
         return min(apart, key=lambda one: float(one.max()))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     Hidden = Float[np.ndarray, "T E"]
     Heads = Float[np.ndarray, "H T D"]
+    Rows = Int[np.ndarray, " R"]
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]  # by the names of `STAGE_OF`
@@ -36,6 +37,7 @@ _PRECISION = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}  # bit
 # Steps from the least to the largest number. In 8 bits both a tensor and the weights have 255; weights of 4 bits have
 # 15 in each block, of about half the range of a row.
 LEVELS = {"int8": 127, "int8 static": 127, "int4": 30}
+OF_QUERIES = frozenset({"scores", "weights", "heads", "attention", "next"})  # a row is of a query, and not of a key
 _OF_WEIGHTS = frozenset(STAGE_OF) - {"scores", "weights", "heads"}  # what quantized weights round
 
 
@@ -79,6 +81,19 @@ class LayerSteps:
     sinks: Float[np.ndarray, " H"] | Float[np.ndarray, "H T"] | None = None  # one more logit of each head
     project_output: Callable[[Heads], Hidden] | None = None  # outputs of heads → output of the attention
     finish: Callable[[Hidden, Hidden], Hidden] | None = None  # `x`, that output → hidden states after the layer
+    queries: Rows | slice = field(default_factory=lambda: slice(None))  # rows of `OF_QUERIES` that are computed
+
+    def of_queries(self, rows: Rows) -> LayerSteps:
+        """Return the steps that compute these rows alone of scores and all behind them."""
+        mask, bias = (array if array is None else array[:, rows] for array in (self.mask, self.bias))
+        sinks = self.sinks if self.sinks is None or self.sinks.ndim == 1 else self.sinks[:, rows]
+        return replace(self, mask=mask, bias=bias, sinks=sinks, queries=rows)
+
+    def seeing(self, tokens: int) -> Bool[np.ndarray, " T"]:
+        """Return the tokens that attend to some key, or all where few do: what others give differs between engines."""
+        whole = np.ones(tokens, bool)  # also of keys and values, where queries are of another text
+        sees: Any = whole if self.mask is None or self.mask.shape[1] != tokens else self.mask.any(axis=(0, 2))
+        return sees if 2 * sees.sum() >= tokens else whole
 
     def run(self, theirs: Arrays, until: str = "", rounding: Rounding | None = None) -> dict[str, Array]:
         """Return the array of each stage, computed from the arrays of another run where it has them.
@@ -117,6 +132,7 @@ class LayerSteps:
             q, k = (q, k) if "q" in made else stage(q=q, k=k)
             if until in made or self.scale is None:
                 return made
+            q = q[:, self.queries]
             products = kernel.dot_products(q, k[self.key_heads])
             bias = self.bias if self.bias is None or rounding is None else rounding(self.bias)
             (scores,) = stage(scores=kernel.attention_scores(products, self.scale, bias, self.softcap))
@@ -131,7 +147,7 @@ class LayerSteps:
             (heads,) = stage(heads=kernel.attention_output(weights, v[self.key_heads]))
             if self.project_output is not None and self.finish is not None and until not in made:
                 (attention,) = stage(attention=self.project_output(heads))
-                stage(next=self.finish(x, attention))
+                stage(next=self.finish(x[self.queries], attention))
         return made
 
 
@@ -145,6 +161,15 @@ def difference(first: Float[np.ndarray, "... T N"], second: Float[np.ndarray, ".
         length = np.sqrt(np.square(second.astype(np.float64)).sum(axis=axes))
         apart = np.nan_to_num(apart / np.where(length > 0, length, 1.0), nan=np.inf)
     return np.where(np.isnan(first).any(axis=axes) & np.isnan(second).any(axis=axes), 0.0, apart)
+
+
+def mixed(
+    ours: Callable[..., Any] | None, theirs: Callable[..., Any] | None, parts: Collection[int]
+) -> Callable[..., Any]:
+    """Return a function that gives some of the arrays of another one; None changes nothing."""
+    made: Any = lambda function, arrays: function(*arrays) if function else arrays  # noqa: E731
+    both: Any = lambda *arrays: zip(made(ours, arrays), made(theirs, arrays), strict=True)  # noqa: E731
+    return lambda *arrays: tuple(pair[part in parts] for part, pair in enumerate(both(*arrays)))
 
 
 def alibi(heads: int, queries: int, keys: int) -> Float[np.ndarray, "H Q K"]:

@@ -215,7 +215,9 @@ class InputEncoder(NamedTuple):
     def _check_ids(self, tokens: Tokens) -> Tokens:
         if self.rows is not None and (largest := max(tokens.ids)) >= self.rows:
             if isinstance(self.tokenizer, IdTokenizer):
-                raise InputError(f"the token id {largest} is none of {visible(self.name)}, which has {self.rows} ids")
+                raise InputError(
+                    f"the token id {largest} is none of {visible(self.name)}, which has {self.rows} ids; give its model"
+                )
             what = f"has ids beyond the {self.rows} rows of the model's vocabulary"
             raise LoadError(f"the tokenizer of {visible(self.name)} {what}; check that they belong together")
         return tokens

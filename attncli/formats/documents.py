@@ -441,7 +441,7 @@ def write_difference(difference: Difference, precision: int | None) -> str:
 
 def write_agreement(agreement: Agreement) -> str:
     """Return the document: the difference of each array of each layer, and the stages at which two runs part."""
-    from attncli.render.agreement import sentences
+    from attncli.render.agreement import not_compared, sentences
 
     layers = [
         {"layer": layer, "arrays": {_ARRAY_NAMES.get(name, name): _cell_of(cell) for name, cell in row.items()}}
@@ -460,7 +460,9 @@ def write_agreement(agreement: Agreement) -> str:
     names = dict(zip("ab", agreement.names, strict=True))
     head = {"schema": "attncli.agreement/1", **names, "dtype": agreement.dtype, "agrees": agreement.agrees}
     body = {"partings": partings, "layers": layers, "sentences": sentences(agreement), "notes": agreement.notes}
-    body |= {"findings": [one.as_dict() for one in agreement.findings], "not_compared": agreement.not_compared}
+    unseen = [f"{clause[0].upper()}{clause[1:]}." for clause in (not_compared(agreement),) if clause]
+    body |= {"findings": [one.as_dict() for one in agreement.findings]}
+    body |= {"not_compared": [*unseen, *agreement.not_compared]}
     return dumps(head | body) + "\n"
 
 

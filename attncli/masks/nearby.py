@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +25,12 @@ _MOST_WINDOW, _MOST_DOCUMENTS, _MOST_PADDING = 64, 8, 64
 
 def mask_name(mask: Planes) -> str:
     """Return the rule of a mask, in the mask language where it has one."""
-    return rule_of(mask[None]).text
+    return _name_of_cells(mask.tobytes(), mask.shape)
+
+
+@lru_cache(maxsize=4)  # the mask that others are near to is named with each of them
+def _name_of_cells(cells: bytes, shape: tuple[int, ...]) -> str:
+    return rule_of(np.frombuffer(cells, bool).reshape(1, *shape)).text
 
 
 def masks_near(mask: Planes, rows: Rows, differing: Callable[[Planes], Rows]) -> Iterator[tuple[str, Planes]]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attncli.analysis.agreement.compare import Agreement, Parting
     from attncli.analysis.agreement.question import Cell
 
+_OF_ATTENTION = {"weights", "heads", "attention", "next"}  # arrays that show what attention gives
 _AGREES = Style(color="green", bold=True)
 
 
@@ -44,8 +45,9 @@ def agreement_parts(agreement: Agreement, palette: Palette, width: int | None) -
         columns = [column for column in columns if column.title in {"layer", *of_partings}]
     if len(columns) > 1:
         yield table(columns, width, palette)
+    style = _AGREES if agreement.agrees and agreement.has_output and not agreement.not_compared else ""
     for sentence in sentences(agreement):
-        yield Text(visible(sentence), _AGREES if agreement.agrees and not agreement.not_compared else "")
+        yield Text(visible(sentence), style)
 
 
 def sentences(agreement: Agreement) -> list[str]:
@@ -63,18 +65,35 @@ def sentences(agreement: Agreement) -> list[str]:
         return parted
     agreeing = [cell for row in agreement.rows.values() for cell in row.values() if cell.agrees]
     largest = max((cell.difference for cell in (*agreeing, *(one.cell for one in agreement.partings))), default=0.0)
-    where = "in the attention of every layer" if agreement.not_compared else "in every layer"
-    where = f"in {layers_named(agreement.rows)}" if agreement.missing else where
-    verdict = f"A and B agree {where}, to the last bit."
+    where = _where(agreement)
+    verdict = f"A and B agree to the last bit {where}."
     ratio = max((cell.difference / cell.rounding for cell in agreeing if cell.rounding), default=0.0)
     if agreement.dtype in LEVELS:  # faults may be as small as this rounding
         times = f", {ratio:.1f}× what rounding to {agreement.dtype} gives" if ratio else ""
-        verdict = f"A and B differ by at most {_digits(largest)}{times}."
+        verdict = f"A and B differ by at most {_digits(largest)}{times}, {where}."
         return [*parted, " ".join((verdict, *agreement.not_compared, "A smaller fault does not show."))]
     if largest or parted:
         times = f", {ratio:.1f}× what rounding gives" if ratio else ""
-        verdict = f"A and B agree {where}: only rounding of {agreement.dtype}, at most {_digits(largest)}{times}."
+        verdict = f"A and B agree {where}. Only rounding of {agreement.dtype}: at most {_digits(largest)}{times}."
     return [*parted, " ".join((verdict, *agreement.not_compared))]
+
+
+def _where(agreement: Agreement) -> str:
+    """Return the layers whose attention was compared, and whether the output of the model was."""
+    layers = [layer for layer, row in agreement.rows.items() if row.keys() & _OF_ATTENTION]
+    is_whole = len(layers) == len(agreement.rows) and not agreement.missing
+    where = f"in the attention of {'every layer' if is_whole else layers_named(layers)}"
+    where = where if layers else "in the arrays that both have"
+    unseen = not_compared(agreement)
+    return f"{where}; {unseen}" if unseen else f"{where} and in the model's output"
+
+
+def not_compared(agreement: Agreement) -> str:
+    """Return that the attention of some layers or the output of the model was not compared; empty where both were."""
+    hidden = [layer for layer, row in agreement.rows.items() if not row.keys() & _OF_ATTENTION]
+    parts = [f"the attention of {layers_named(hidden)}"] * bool(hidden)
+    parts += ["the model's output"] * (not agreement.has_output)
+    return f"{' and '.join(parts)} {'were' if len(parts) > 1 else 'was'} not compared" if parts else ""
 
 
 def _sentence(parting: Parting) -> str:

@@ -54,14 +54,15 @@ def test_the_cause_is_named_and_the_exit_code_is_1(tiny_llama: str, ported: str,
 def test_the_same_model_agrees(tiny_llama: str, tmp_path: Path, attn: Run) -> None:
     ran = attn("diff", "--first", "-m", tiny_llama, "-m", tiny_llama, TEXT)
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out.rstrip().endswith("A and B agree in every layer, to the last bit.")
+    assert ran.out.rstrip().endswith("to the last bit in the attention of every layer and in the model's output.")
     file = tmp_path / "agreement.json"
     path = capture(tmp_path / "b.safetensors", tiny_llama)
     assert attn("diff", "--first", "-m", tiny_llama, "--from", path, "-o", file).code == 0
     document = json.loads(file.read_text(), parse_constant=pytest.fail)
     assert (document["schema"], document["agrees"], document["partings"]) == ("attncli.agreement/1", True, [])
     assert [layer["layer"] for layer in document["layers"]] == [0, 1, 2]
-    assert document["not_compared"] == ["The output of layer 2 is not compared."]
+    assert document["not_compared"] == ["The attention of layer 2 and the model's output were not compared."]
+    assert "in the attention of layers 0-1; the attention of layer 2 and the model's" in document["sentences"][0]
     toy = attn("diff", "--first", "-m", "toy", "-m", "toy", TEXT)
     assert (toy.code, "A toy   B toy" in toy.out) == (0, True)
     assert document["layers"][0]["arrays"].keys() == {"v", "q", "k", "layer_output"}
@@ -120,7 +121,10 @@ def test_another_text_is_another_token(tiny_llama: str, tmp_path: Path, attn: Ru
         (["-m", "LLAMA", "-m", "LLAMA"], 2, "give the text that both runs read"),
         (["-m", "LLAMA", "-m", "LLAMA", TEXT, TEXT], 2, "compares two runs of one text"),
         (["-m", "LLAMA", "-m", "LLAMA", TEXT, "--top", "3"], 2, "--top does not apply to --first"),
-        (["-m", "LLAMA", "-m", "LLAMA", TEXT, "-F", "csv"], 2, "of two give -F json"),
+        (["-m", "LLAMA", "-m", "LLAMA", TEXT, "-F", "csv"], 2, "--first writes no csv; give -F json"),
+        (["-m", "LLAMA", "-m", "LLAMA", TEXT, "-F", "parquet"], 2, "--first writes no parquet; give -F json"),
+        (["-m", "LLAMA", "-m", "LLAMA", TEXT, "-o", "a.csv"], 2, "of two give -F json"),
+        (["-m", "toy", "-m", "toy", " ".join(["time"] * 2050)], 5, "at most 2,048 tokens; shorten the text"),
         (["-m", "LLAMA", "--from", "none.safetensors"], 5, "none.safetensors does not exist"),
     ],
 )

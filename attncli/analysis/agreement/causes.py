@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.analysis.agreement.question import LayerQuestion
-from attncli.analysis.steps import Array, LayerSteps, alibi, bias_name, difference
+from attncli.analysis.steps import Array, LayerSteps, alibi, bias_name, difference, mixed
 from attncli.engines.numpy.families import rotation_parts, usual_scalings
 from attncli.engines.numpy.ops import Rope, base_of, frequencies_of
 from attncli.masks.nearby import mask_name, masks_near
 from attncli.text import join_ranges, short_number
 
-_Function = Callable[..., Any]
 Apply = Callable[[int, LayerSteps], LayerSteps]
 _BASES = (1e4, 1e6, 5e5, 1e5, 1e7, 5e6, 2.5e4, 5e4, 1.5e5, 2e5, 1e3, 5e2, 1e2)
 _IGNORED = -1e3  # a sink that takes no weight
@@ -83,16 +82,9 @@ def _replacing(question: LayerQuestion, name: str, theirs: Any, word: str = "") 
     here, there = (_WORDS[name](value, question.steps) if name in _WORDS else "" for value in (ours, theirs))
     words = (word or there, here) if here != there or word else ("changed", "")
     for parts in _PARTS.get(name, ()):
-        yield Proposal(*words, partial(apply, _mixed(ours, theirs, parts)), _named(parts))
+        yield Proposal(*words, partial(apply, mixed(ours, theirs, parts)), _named(parts))
     if name not in _PARTS:
         yield Proposal(*words, partial(apply, theirs))
-
-
-def _mixed(ours: _Function | None, theirs: _Function | None, parts: Collection[int]) -> _Function:
-    """Return a function that gives some of the arrays of another one; None changes nothing."""
-    made: Any = lambda function, arrays: function(*arrays) if function else arrays  # noqa: E731
-    both: Any = lambda *arrays: zip(made(ours, arrays), made(theirs, arrays), strict=True)  # noqa: E731
-    return lambda *arrays: tuple(pair[part in parts] for part, pair in enumerate(both(*arrays)))
 
 
 def _named(parts: Iterable[int]) -> str:
@@ -186,7 +178,7 @@ def _projecting(parts: Collection[int], change: Callable[[Any, Sequence[Array]],
 
     def apply(_: int, steps: LayerSteps) -> LayerSteps:
         project: Any = steps.project
-        return replace(steps, project=project and _mixed(project, lambda x: change(steps, project(x)), parts))
+        return replace(steps, project=project and mixed(project, lambda x: change(steps, project(x)), parts))
 
     return apply
 
@@ -238,6 +230,17 @@ def _layers(question: LayerQuestion) -> Iterator[Proposal]:
         yield Proposal(str(there), str(here), apply)
 
 
+def _late(question: LayerQuestion) -> Iterator[Proposal]:
+    """Propose that the other run wrote the hidden states behind each layer: a layer starts from those of the next."""
+    if question.layer.index == 0 and question.parted == "input":
+        first = question.steps.run({}).get("next")
+
+        def apply(index: int, steps: LayerSteps) -> LayerSteps:
+            return question.reference.steps(index + 1, steps.x if index else first) or steps
+
+        yield Proposal("behind each layer", "before it", apply)
+
+
 def _number_of(name: str, question: LayerQuestion) -> Iterator[Proposal]:
     """Propose to leave a scale or a softcap out, and the solved one."""
     ours: float | None = getattr(question.steps, name)
@@ -270,6 +273,7 @@ def _masks(question: LayerQuestion) -> Iterator[Proposal]:
 CANDIDATES = (  # as they are tried: the stages in the order of computation, in each the likeliest first
     Candidate("positions", "positions", _positions),
     Candidate("projection biases", "projections", _biases),
+    Candidate("hidden states", "input", _late),
     Candidate("norm of the input", "input", field="enter"),
     Candidate("norm", "norm", partial(_replacing, name="norm_heads", theirs=None), "norm_heads"),
     Candidate("order of heads", "projections", _orders),

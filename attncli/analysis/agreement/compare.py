@@ -53,7 +53,8 @@ class Agreement:
     notes: list[str] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)  # layers that one of them lacks
     findings: list[Finding] = field(default_factory=list)  # of other ways to run B
-    not_compared: list[str] = field(default_factory=list)  # what was not compared, a sentence each
+    not_compared: list[str] = field(default_factory=list)  # what else was not compared, a sentence each
+    has_output: bool = False  # whether the output of the model was compared
 
     @property
     def agrees(self) -> bool:
@@ -73,11 +74,11 @@ def compare(first: Side, second: Side) -> Agreement:
     result = Agreement((first.name, second.name), rounding.dtype, notes=[*dict.fromkeys(first.notes + second.notes)])
     last = _Walk(result, first, second, rounding).run()
     result.partings = _grouped(result.partings)
-    if result.agrees and last is not None and first.logits is not None and second.logits is not None:
-        both = first.logits(last), second.logits(last)
-        apart = float(difference(*both).max()) if both[0].shape == both[1].shape else 0.0  # one may have no head
-        most = max(LEAST, TIMES * rounding.unit)
-        result.partings += [Parting("last output", [max(result.rows)], Cell(apart, None, False))] * (apart > most)
+    if result.agrees and last is not None and not result.missing:
+        both = [side.logits(last) if side.logits is not None else last for side in (first, second)]
+        result.has_output = both[0].shape == both[1].shape  # one may have no head
+        if result.has_output and (apart := float(difference(*both).max())) > max(LEAST, TIMES * rounding.unit):
+            result.partings.append(Parting("last output", [max(result.rows)], Cell(apart, None, False)))
     return result
 
 
@@ -107,7 +108,9 @@ class _Walk:
     def run(self) -> Array | None:
         """Return the hidden states behind the last layer, where both runs have computed them."""
         self._read_tokens()
-        self._check_layers()
+        if missing := self.reference.layers_apart(self.other):
+            self.result.missing += missing
+            self.result.notes.append(f"one run alone has {layers_named(missing)}; attn compares the others")
         x = twin = self.reference.embed and self.reference.embed(None)
         reached = 0  # layer after the last one that was compared
         for layer, after in with_next(self.other.layers()):
@@ -130,18 +133,7 @@ class _Walk:
                 break
         if not self.result.rows and not self.result.partings:
             raise InputError(f"{' and '.join(self.result.names)} hold no array in common; write q, k and v of all")
-        rows = {} if self.is_over else self.result.rows
-        if hidden := [index for index, row in rows.items() if "next" not in row and index + 1 not in rows]:
-            self.result.not_compared.append(f"The output of {layers_named(hidden)} is not compared.")
         return x if self.other.indices and self.reference.indices else None
-
-    def _check_layers(self) -> None:
-        if missing := sorted({*self.reference.held} ^ {*self.other.held}):
-            if self.reference.indices and self.other.indices:
-                counts = (f"{side.name} has {len(side.held)} layers" for side in (self.reference, self.other))
-                raise InputError(f"{' and '.join(counts)}; give two runs of one checkpoint")
-            self.result.missing += missing
-            self.result.notes.append(f"one run alone has {layers_named(missing)}; attn compares the others")
 
     def _read_tokens(self) -> None:
         ours, theirs = self.reference.token_ids, self.other.token_ids

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.analysis.runs import Following, RunLayer, Side
-from attncli.analysis.steps import STAGE_OF, STAGES, Array, Arrays, LayerSteps, difference
+from attncli.analysis.steps import OF_QUERIES, STAGE_OF, STAGES, Array, Arrays, LayerSteps, difference
 
 LEAST = 2.0**-16  # a relative difference that sums of float32 in another order give
 TIMES = 8.0  # times what rounding gives: more is not explained by it, nor by that of arrays which no file shows
 NEAR = 2.0  # times what rounding gives: a value that leaves no more is the cause; in 16 bits others agree as well
+_TRIED = 16  # tokens at which a cause is tried, before it is tried at all
 RECORDED = {"q", "k", "v", "q_normed", "k_normed", "input", "attention", "next"}  # what files hold
 
 
@@ -54,7 +55,7 @@ class LayerQuestion:
         apart = {name: difference(made[name], written[name]) for name in STAGE_OF if name in made.keys() & written}
         if self.following is not None and "next" in made:
             apart["next"] = self.following.difference(made["next"])
-        return {name: np.where(_sees(steps, len(one)), one, 0.0) for name, one in apart.items()}
+        return {name: np.where(steps.seeing(len(one)), one, 0.0) for name, one in apart.items()}
 
     def changed(self, **fields: Any) -> LayerQuestion:
         """Return the question with other fields than the steps, without computing anything again."""
@@ -73,12 +74,24 @@ class LayerQuestion:
             apart |= {name: min(max(value, before), count * value) for name, value in least.items()}
         return self.changed(roundings={name: max(value, 2.0**-24) for name, value in apart.items()})
 
+    @cached_property
+    def _some(self) -> tuple[Array, Arrays]:
+        """Some of the tokens that differ most, and the arrays of the other run there: all have the same cause."""
+        apart = self.apart[self.parted]
+        most = np.flatnonzero(apart >= apart.max() / NEAR**2)
+        rows = most[np.unique(np.linspace(0, len(most) - 1, _TRIED).astype(int))]
+        arrays = self.layer.arrays.items()
+        return rows, {name: array[..., rows, :] if name in OF_QUERIES else array for name, array in arrays}
+
     def distance(self, steps: LayerSteps) -> float:
-        """Return the difference with other steps at a quarter of the tokens: masks mostly differ at late ones."""
-        apart = self._apart(steps.run(self.layer.arrays, self.parted), steps)[self.parted]
-        before = self.apart[self.parted]
+        """Return the difference with other steps at a quarter of some tokens: masks mostly differ at late ones."""
+        (rows, written), name = self._some, self.parted
+        made = steps.of_queries(rows).run(written, name)[name]
+        following = self.following if name == "next" else None
+        apart = difference(made, written[name]) if following is None else following.difference(made, rows)
+        apart = apart if name in OF_QUERIES else apart[rows]
         with np.errstate(invalid="ignore"):
-            return float(np.quantile(apart[before >= before.max() / NEAR**2], 0.25))
+            return float(np.quantile(np.where(steps.seeing(len(self.apart[name]))[rows], apart, 0.0), 0.25))
 
     def parts(self, name: str, largest: float | None = None) -> bool:
         """Return whether an array differs by more than rounding."""
@@ -117,10 +130,3 @@ class LayerQuestion:
     def is_after(self, stage: str) -> bool:
         """Return whether the array in question is made by a stage, or behind it."""
         return STAGES.index(STAGE_OF[self.parted]) >= STAGES.index(stage)
-
-
-def _sees(steps: LayerSteps, tokens: int) -> Array:
-    """Return the tokens that attend to some key, or all where few do: what others give differs between engines."""
-    whole = np.ones(tokens, bool)  # also of keys and values, where queries are of another text
-    sees: Any = whole if steps.mask is None or steps.mask.shape[1] != tokens else steps.mask.any(axis=(0, 2))
-    return sees if 2 * sees.sum() >= tokens else whole

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from attncli.engines.source import OpenModel
 
 _MOST_NAMES = 4  # of matrices
-_BEHIND = "attn does not compare what follows the attention of layer {}."
 _PIXELS, _MOST_PIXELS = 224, 1024  # of a picture's side
 
 
@@ -71,7 +70,6 @@ def _compared(snapshot: Snapshot, graph: Snapshot, sources: Sequence[OpenModel],
     """Return the comparison of a checkpoint and a graph on one text, or on the picture that it names."""
     ours, theirs = sources[0], cast("OnnxModel", sources[1])
     agreement = compare(*(side_of(source, source.name, text, None) for source in sources))
-    agreement.not_compared.clear()  # the last output is compared below
     if (width := window_of(snapshot.config)) >= (tokens := len(theirs.tokens(text)[0])):
         agreement.not_compared.append(f"The text of {tokens} tokens does not show the window of {width} keys.")
     weights = agreement.dtype if agreement.dtype in LEVELS else None
@@ -84,8 +82,6 @@ def _compared(snapshot: Snapshot, graph: Snapshot, sources: Sequence[OpenModel],
         _compare_decoder(agreement, sources, text)
     elif weights is None:
         _compare_outputs(agreement, ours, theirs, text)
-    elif agreement.rows:
-        agreement.not_compared.append(_BEHIND.format(max(agreement.rows)))
     if weights is not None and not (snapshot.onnx or snapshot.gguf):
         _compare_weights(agreement, snapshot, graph)
     return agreement
@@ -102,8 +98,8 @@ def _compare_outputs(agreement: Agreement, ours: OpenModel, theirs: OnnxModel, t
         expected = side.logits(layer.arrays["next"]) if side.logits else layer.arrays["next"]
         output = theirs.own_output(text)[0][-len(expected) :]
     if expected is None or output is None or expected.shape != output.shape:
-        agreement.not_compared.append(_BEHIND.format(last))
         return
+    agreement.has_output = True
     rounding = max((cell.rounding or 0.0 for cell in agreement.rows[last].values()), default=0.0)
     if (largest := float(difference(output, expected).max())) > max(LEAST, TIMES * rounding):
         agreement.partings.append(Parting("last output", [last], Cell(largest, None, agrees=False)))
@@ -145,4 +141,4 @@ def _compare_decoder(agreement: Agreement, sources: Sequence[OpenModel], text: s
         parts += [[replace(parting, kind=kind) for parting in part.partings]] if part.partings else []
     for partings in sorted(parts, key=lambda one: one[0].layers[0])[:1]:
         agreement.partings += partings
-    agreement.not_compared.append("The decoder was compared too, and neither its output nor its cache.")
+    agreement.not_compared.append("The decoder was compared too, and not its cache.")

@@ -86,7 +86,7 @@ def _as_stored(snapshot: Snapshot) -> Store:
         if WEIGHTS not in files and WEIGHTS_INDEX not in files:
             raise LoadError(
                 f"{visible(snapshot.model_name)} has a config.json but no weights{files.summary}: expected {WEIGHTS}, "
-                f"or {WEIGHTS_INDEX} and its files"
+                f"or {WEIGHTS_INDEX} and its files; copy them there"
             )
         return Shards(files)
     names = {PICKLE} if PICKLE in (remote or files).sizes else set(files.shards(PICKLE_INDEX).values())

@@ -57,6 +57,8 @@ def diff(
     attn diff --from before.safetensors --from after.safetensors
     attn diff --first -m MODEL --from capture.safetensors
     """
+    if first and output.format_ in DATASETS:
+        raise UsageError(f"attn diff --first writes no {output.format_}; give -F json")
     chosen, is_history = output.chosen(), len(model or []) > 2 and not from_ and not first
     if chosen in DATASETS and not is_history:
         raise UsageError(f"attn diff writes {chosen} of three checkpoints or more; of two give -F json")
@@ -124,8 +126,6 @@ def _hints(agreement: Agreement, run: Side, file: Side) -> Iterator[str]:
     if last in layers and any(last - 1 in parting.layers for parting in agreement.partings):
         yield "transformers has the final norm in its last hidden states; leave them out of a capture"
     causes = [parting.cause for parting in agreement.partings]
-    if None in causes and any(cause.name == "weights of layer" for cause in filter(None, causes)):
-        yield "hidden states behind a layer look like weights of the next one; write those that enter it"
     for cause in filter(None, causes):
         if cause.name == "rotary width" and "0" in (cause.a, cause.b):
             yield "q and k before their rotation need rotated: before in the metadata of their file"

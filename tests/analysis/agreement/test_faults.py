@@ -72,6 +72,30 @@ def test_a_fault_is_found_and_named(attn: Run, models: Any, tmp_path: Path, name
         assert [hits(parting, fault) for parting in ran.json["partings"]] == [(True, True, True)], ran.json["partings"]
 
 
+@pytest.mark.parametrize("name", ["window off by one", "documents", "scale", "softcap"])
+def test_a_fault_of_a_long_text_is_named_from_some_of_its_tokens(
+    attn: Run, models: Any, tmp_path: Path, name: str
+) -> None:
+    fault = SMALL[name]
+    folder, port = models[fault.model]
+    layers, ids = fault.run(port, IDS * 4)
+    capture = faults.write_capture(tmp_path / "port.safetensors", layers, ids, "input")
+    ran = attn("diff", "--first", "-m", folder, "--from", capture, "-F", "json")
+    assert [hits(parting, fault) for parting in ran.json["partings"]] == [(True, True, True)], ran.json["partings"]
+
+
+@pytest.mark.parametrize("model", ["normed", "biased"])
+def test_hidden_states_of_the_layer_behind_are_named(attn: Run, models: Any, tmp_path: Path, model: str) -> None:
+    folder, port = models[model]
+    capture = faults.write_capture(tmp_path / "port.safetensors", port.run(IDS, port.right)[1:], IDS, "input")
+    ran = attn("diff", "--first", "-m", folder, "--from", capture, "-F", "json")
+    (parting,) = ran.json["partings"]
+    assert {**parting["cause"], "undone": 0} == {
+        "name": "hidden states", "b": "behind each layer", "a": "before it", "undone": 0,
+    }  # fmt: skip
+    assert parting["layers"] == [0, 1, 2]
+
+
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_fault_of_a_folder_is_found_and_named(attn: Run, models: Any, tmp_path: Path, name: str) -> None:
     fault, edit = FOLDERS[name]
