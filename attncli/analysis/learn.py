@@ -10,6 +10,8 @@ import numpy as np
 
 from attncli.analysis.cell import AttentionRow
 from attncli.analysis.why import explain
+from attncli.checkpoints.options import ToyOptions
+from attncli.engines.source import ModelRequest, parse_mask
 from attncli.engines.toy import ToyLayer, ToyWeights
 from attncli.errors import InputError
 from attncli.trace.selection import Indices
@@ -82,9 +84,10 @@ def walk(text: str, lesson: Lesson, query: str | int | None = None, seed: int = 
         UsageError: there is no such word, or several are called that.
         InputError: the text is empty, or has too many words.
     """
-    sizes = {"d_model": D_MODEL, "num_heads": lesson.num_heads, "d_k": lesson.width, "d_v": lesson.width}
-    layers, heads = Indices.of("layer", 0), Indices.of("head", None)
-    source = ToyLayer(layers, heads, kind=None, mask=lesson.mask, special=True, out_proj=True, seed=seed, **sizes)
+    heads, width = lesson.num_heads, lesson.width
+    options = ToyOptions(d_model=D_MODEL, num_heads=heads, d_k=width, d_v=width, out_proj=True, seed=seed)
+    request = ModelRequest(Indices.of("layer", 0), Indices.of("head", None), mask=parse_mask(lesson.mask))
+    source = ToyLayer(request, options)
     trace = source.trace(text, target=lesson.target)
     if (count := len(trace.key_tokens)) > MOST_WORDS:
         raise InputError(f"a lesson takes at most {MOST_WORDS} words, and the text has {count}; give a shorter one")

@@ -14,6 +14,7 @@ from attncli.engines.numpy import NativeCheckpoint, UnsupportedError
 from attncli.engines.numpy.forward import Layer, Model, computing
 from attncli.engines.numpy.model_spec import ModelSpec
 from attncli.engines.numpy.ops import rotated
+from attncli.engines.source import ModelRequest
 from attncli.errors import InputError, NotExposedError
 from attncli.text import plural, visible
 from attncli.trace.capture import Capture, LayerCapture, load_capture
@@ -33,9 +34,8 @@ def load_completed(path: str | Path, model: str, layer: Any, head: Any, kind: st
     snapshot = resolve(model, chosen := checked_options(options, EngineOptions, "--model"))
     if chosen.engine not in ("auto", "native"):
         raise NotExposedError(f"--engine {chosen.engine}: a capture is completed by the native engine; drop the option")
-    every = Indices("layer", None)
     try:
-        native = NativeCheckpoint(snapshot, every, heads, kind=kind, mask=None, special=True, options=chosen)
+        native = NativeCheckpoint(snapshot, ModelRequest(Indices("layer", None), heads, kind), chosen)
         capture = complete(capture, native.model)
         tokens = _tokens(capture, native)
     except UnsupportedError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +14,8 @@ from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError,
 
 if TYPE_CHECKING:
     from attncli.engines.predictor import Predictor
+    from attncli.masks.expressions import Expression
+    from attncli.trace.selection import Indices
     from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
 
@@ -24,6 +26,27 @@ _MAX_GROUP = 256  # the most sentences that are computed together
 PARALLEL_FROM = 512
 PARALLEL_FROM_LATE = 4096
 ON_REQUEST = sys.maxsize
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """Choice of the attention that a model records, and of how it reads texts; see `open_source`."""
+
+    layers: Indices
+    heads: Indices
+    kind: str | None = None
+    mask: Expression | None = None  # None is the source's own mask
+    special: bool = True
+    generate: int = 0
+
+
+def parse_mask(mask: str | None) -> Expression | None:
+    """Parse the expression or the file of a mask; UsageError if it cannot be read."""
+    if mask is None:
+        return None
+    from attncli.masks.parser import parse  # most runs need none, and start sooner
+
+    return parse(mask)
 
 
 class Source(ABC):
@@ -63,8 +86,8 @@ class OpenModel(Source):
         """Return the tokens of a sentence's queries and keys; see `Source.trace`."""
 
     @abstractmethod
-    def with_mask(self, mask: str | None) -> OpenModel:
-        """Return the same model under another mask, or its own for None; UsageError if it cannot be read."""
+    def with_mask(self, mask: Expression | None) -> OpenModel:
+        """Return the same model under another mask, or its own for None."""
 
     def check_target(self, target: str | None) -> None:
         """Raise UsageError for a target that the model has no decoder for."""

@@ -77,11 +77,12 @@ def check(
     announce_import("attn check", snapshot)
     from attncli.analysis.check.invariances import ModelRunner, findings_of, invariances
     from attncli.analysis.check.layers import captured
+    from attncli.engines.source import ModelRequest
     from attncli.engines.torch.engine import Checkpoint
     from attncli.trace.selection import Indices
 
-    chosen, heads = Indices.of("layer", layer), Indices.of("head", None)
-    checkpoint = Checkpoint(snapshot, chosen, heads, kind=None, mask=None, special=special, options=loading)
+    request = ModelRequest(Indices.of("layer", layer), Indices.of("head", None), special=special)
+    checkpoint = Checkpoint(snapshot, request, loading)
     runner = ModelRunner(checkpoint)
     sentences = _with_padding(runner, [runner.read(text, target) for text in texts], target)
     lengths = tuple(len(sentence.tokens) for sentence in sentences)

@@ -24,10 +24,9 @@ from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 from attncli.engines.numpy.families import model_spec
 from attncli.engines.numpy.forward import Model, TokenIds
 from attncli.engines.numpy.model_spec import ModelWeights
-from attncli.engines.source import PARALLEL_FROM, OpenModel
+from attncli.engines.source import PARALLEL_FROM, ModelRequest, OpenModel
 from attncli.errors import AttnError, InputError, NotExposedError, UsageError
 from attncli.text import as_list, visible
-from attncli.trace.selection import Indices
 from attncli.trace.trace import Provenance, Trace
 
 if TYPE_CHECKING:
@@ -57,26 +56,16 @@ class NativeCheckpoint(OpenModel):
     can_batch = True
     parallel_from = PARALLEL_FROM
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        layers: Indices,
-        heads: Indices,
-        *,
-        kind: str | None,
-        mask: str | None,
-        special: bool,
-        options: LoadOptions,
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, request: ModelRequest, options: LoadOptions) -> None:
         _check_options(options)
         config, open_tensors, open_tokenizer = _open(snapshot, options)
         self.name = model = snapshot.name
         spec = model_spec(ConfigReader(config))
-        if kind not in (None, "self"):
-            raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has self attention")
-        self._mask, self.attention_layers = _parse_mask(mask), range(len(spec.layers))
-        self.layers = layers.resolve(len(spec.layers), visible(model))
-        self._heads = heads.resolve(spec.heads.count, f"each layer of {visible(model)}")
+        if request.kind not in (None, "self"):
+            raise UsageError(f"--kind {visible(str(request.kind))}: {visible(model)} has self attention")
+        self._mask, self.attention_layers = request.mask, range(len(spec.layers))
+        self.layers = request.layers.resolve(len(spec.layers), visible(model))
+        self._heads = request.heads.resolve(spec.heads.count, f"each layer of {visible(model)}")
         family, last = config["model_type"], max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, family, len(spec.layers), last)
         store = open_tensors()
@@ -90,7 +79,7 @@ class NativeCheckpoint(OpenModel):
         weights.check_readable(expected)
         form = store.form or (" and ".join(sorted(types - {"float32"})) if options.dtype == "auto" else "")
         tokenizer, rows = open_tokenizer(), spec.embedding.tokens.rows
-        encoder = InputEncoder(model, tokenizer, special, spec.positions, options.truncate, rows)
+        encoder = InputEncoder(model, tokenizer, request.special, spec.positions, options.truncate, rows)
         self.encoder = encoder.with_chat(options)
         weights.prepare(spec.read_whole(last))
         details = {"engine": "native", **snapshot.details, **({"weights": form} if form else {})}
@@ -98,10 +87,10 @@ class NativeCheckpoint(OpenModel):
         self.source = Provenance("pretrained", model=model, **how)
         _log.info("native engine: float32 on cpu")
 
-    def with_mask(self, mask: str | None) -> Self:
+    def with_mask(self, mask: Expression | None) -> Self:
         """Return the same model under another mask; see `OpenModel.with_mask`."""
         other = copy(self)
-        other._mask = _parse_mask(mask)
+        other._mask = mask
         return other
 
     def predictor(self) -> Predictor:
@@ -208,14 +197,6 @@ class NativeForward:
         from attncli.engines.numpy.residual_stream import score_terms
 
         return score_terms(self.model, self.sentence, self.mask, (layer, head), query, keys)
-
-
-def _parse_mask(mask: str | None) -> Expression | None:
-    if mask is None:
-        return None
-    from attncli.masks.parser import parse  # most runs need none, and start sooner
-
-    return parse(mask)
 
 
 def _is_finite(array: np.ndarray[Any, Any]) -> bool:

@@ -15,11 +15,11 @@ from attncli.encoding.encode import EncodedInput
 from attncli.encoding.graph_inputs import HIDDEN, IDS, MASK, PIXELS, padded_inputs, step_inputs
 from attncli.encoding.written_tokenizer import open_encoder
 from attncli.engines.onnx.runner import GraphRunner
-from attncli.engines.source import ON_REQUEST, OpenModel
+from attncli.engines.source import ON_REQUEST, ModelRequest, OpenModel
 from attncli.errors import NotExposedError, UsageError
+from attncli.masks.expressions import Expression
 from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace
-from attncli.trace.selection import Indices
 from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Provenance, Trace
 
@@ -30,12 +30,10 @@ class OnnxModel(OpenModel):
     can_batch = False
     parallel_from = ON_REQUEST
 
-    def __init__(
-        self, snapshot: Snapshot, layers: Indices, heads: Indices, *, kind: str | None, mask: str | None, special: bool,
-        options: LoadOptions,
-    ) -> None:  # fmt: skip
-        self.name, self._shown, self._heads, self._kind = snapshot.name, visible(snapshot.name), heads, kind
-        self.with_mask(mask)
+    def __init__(self, snapshot: Snapshot, request: ModelRequest, options: LoadOptions) -> None:
+        self.name, self._shown, kind = snapshot.name, visible(snapshot.name), request.kind
+        self._heads, self._kind = request.heads, kind
+        self.with_mask(request.mask)
         self.is_encoder_decoder, self._graph = len(snapshot.onnx) > 1, snapshot.onnx[0]
         first = "encoder" if self.is_encoder_decoder or snapshot.config.get("is_encoder_decoder") is True else None
         self._runners = [GraphRunner(*both, self._shown) for both in zip(snapshot.onnx, (first, None), strict=False)]
@@ -44,10 +42,10 @@ class OnnxModel(OpenModel):
         if kind not in (None, *kinds):
             raise UsageError(f"--kind {visible(str(kind))}: {self._shown} has {', '.join(kinds)} attention")
         self.attention_layers = range(max(item.layer for item in sublayers) + 1)
-        self._layers = layers.resolve(len(self.attention_layers), self._shown)
+        self._layers = request.layers.resolve(len(self.attention_layers), self._shown)
         self._order = [(layer, kind_of_layer) for layer in self._layers for kind_of_layer in kinds]
         self.reads_pictures = PIXELS in self._runners[0].inputs
-        self.encoder = open_encoder(snapshot, special, options, self.reads_pictures)
+        self.encoder = open_encoder(snapshot, request.special, options, self.reads_pictures)
         for runner in self._runners:
             runner.open(self._layers, kind)
         config, count = snapshot.config, len(self.attention_layers)
@@ -59,7 +57,7 @@ class OnnxModel(OpenModel):
         source = Provenance("pretrained", self.name, config.get("model_type"), layers=count, details=details)
         self._source = source._replace(notes=(other,) * (expected != count))
 
-    def with_mask(self, mask: str | None) -> OnnxModel:
+    def with_mask(self, mask: Expression | None) -> OnnxModel:
         """Return the same model; NotExposedError for a mask, for which a graph has no input."""
         if mask is not None:
             raise NotExposedError(f"--mask does not apply to {self._shown}: its graph makes the mask; drop --mask")

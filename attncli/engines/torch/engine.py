@@ -16,16 +16,15 @@ from attncli.encoding import auto_tokenizer
 from attncli.encoding.chat import open_chat
 from attncli.encoding.encode import EncodedInput, InputEncoder
 from attncli.engines.predictor import Predictor
-from attncli.engines.source import ON_REQUEST, OpenModel
+from attncli.engines.source import ON_REQUEST, ModelRequest, OpenModel
 from attncli.engines.torch import batch, load
 from attncli.engines.torch.configuration import attention_layers, head_count, instead, layer_count, other_layers
 from attncli.engines.torch.predictor import CutRuns, check_causal, check_no_future, continued
 from attncli.engines.torch.recorder import PaddedBatch, RecordRequest, record
 from attncli.engines.torch.text_model import TextModel, find_text_model
 from attncli.errors import AttnError, LoadError, NotExposedError, UsageError
-from attncli.masks.parser import parse
+from attncli.masks.expressions import Expression
 from attncli.text import as_list, visible
-from attncli.trace.selection import Indices
 from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Provenance, Trace
 
@@ -45,20 +44,9 @@ class Checkpoint(OpenModel):
     reads: Mapping[str, str] = {}  # other inputs than text, for the source of a trace
     parallel_from = ON_REQUEST
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        layers: Indices,
-        heads: Indices,
-        *,
-        kind: str | None,
-        mask: str | None,
-        special: bool,
-        options: LoadOptions,
-        generate: int = 0,
-    ) -> None:
-        expression = None if mask is None else parse(mask)
-        if generate and expression is not None:
+    def __init__(self, snapshot: Snapshot, request: ModelRequest, options: LoadOptions) -> None:
+        generate, kind = request.generate, request.kind
+        if generate and request.mask is not None:
             raise UsageError("--generate uses the model's own mask; drop --mask")
         # All checks of the configuration come before the weights are read.
         self.snapshot, self.part = snapshot, self.find_part(snapshot, options)
@@ -71,17 +59,18 @@ class Checkpoint(OpenModel):
         if kind not in (None, *self.kinds):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(self.kinds)} attention")
         self.num_layers = layer_count(config)
-        self.request = RecordRequest(layers.resolve(self.num_layers, visible(model)), kind, heads, expression)
+        layers = request.layers.resolve(self.num_layers, visible(model))
+        self.request = RecordRequest(layers, kind, request.heads, request.mask)
         self.attention_layers, self.other_layers = attention_layers(config), other_layers(config)
         missing = {index: self.other_layers[index] for index in self.request.layers if index in self.other_layers}
         if len(missing) == len(self.request.layers):
             kinds, listed = ", ".join(dict.fromkeys(missing.values())), ", ".join(map(str, self.attention_layers))
             there = f"layers of {visible(model)} with attention: {listed or 'none'}"
             raise NotExposedError(f"the layers asked for have no softmax attention but {kinds}; {there}")
-        heads.resolve(head_count(config), f"each layer of {visible(model)}")
+        request.heads.resolve(head_count(config), f"each layer of {visible(model)}")
         what, last = self.part.architecture, max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
-        reader = self.open_reader(special, asks=generate > 0)
+        reader = self.open_reader(request.special, asks=generate > 0)
         self.whole, of_weights, self._form = load.load_model(snapshot, self.part, options, self.request, generate > 0)
         text_part = self.whole.get_submodule(self.part.path)
         self.model = text_part.base_model if generate else text_part
@@ -114,11 +103,11 @@ class Checkpoint(OpenModel):
         inputs = [sentence.inputs for sentence in sentences]
         return batch.padded(inputs, self.encoder.padding_id, "right", self.takes_positions)
 
-    def with_mask(self, mask: str | None) -> Checkpoint:
+    def with_mask(self, mask: Expression | None) -> Checkpoint:
         """Return the same model under another mask, writing no tokens; see `OpenModel.with_mask`."""
         other = copy(self)
         other._generate = 0
-        other.request = replace(self.request, mask=None if mask is None else parse(mask))
+        other.request = replace(self.request, mask=mask)
         return other
 
     def predictor(self) -> Predictor:

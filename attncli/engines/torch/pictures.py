@@ -24,6 +24,7 @@ from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.auto_tokenizer import hub_arguments
 from attncli.encoding.encode import EncodedInput, InputEncoder, tokens_of
 from attncli.encoding.pictures import OpenPicture, PicturedText, open_picture
+from attncli.engines.source import ModelRequest
 from attncli.engines.torch.engine import Checkpoint
 from attncli.engines.torch.recorder import PaddedBatch, Span
 from attncli.engines.torch.text_model import TextModel, find_tower, read_configuration
@@ -231,9 +232,9 @@ class PicturedCheckpoint(Checkpoint):
     reads: Mapping[str, str] = {"reads": "text and pictures"}
     processor: Any  # of pictures and text
 
-    def __init__(self, *arguments: Any, image: Sequence[str], **options: Any) -> None:
+    def __init__(self, snapshot: Snapshot, request: ModelRequest, options: LoadOptions, image: Sequence[str]) -> None:
         self._image = image  # the files of the pictures of every text; without any, each text may name its own
-        super().__init__(*arguments, **options)
+        super().__init__(snapshot, request, options)
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
         """Return the language model, with everything around it, which runs too; NotExposedError if it sees nothing."""
