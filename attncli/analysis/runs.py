@@ -15,7 +15,6 @@ from attncli.checkpoints.checkpoint_folder import UnsupportedError
 from attncli.engines.numpy import NativeCheckpoint
 from attncli.engines.numpy.forward import Layer, RaggedBatch, TokenIds
 from attncli.engines.numpy.model_spec import ModelSpec
-from attncli.engines.numpy.ops import Rope
 from attncli.errors import InputError, NotExposedError
 from attncli.files import opened_tensors
 from attncli.masks.expressions import Mask, RuleMask
@@ -156,7 +155,7 @@ def _native_steps(forward: NativeForward, index: int, x: Hidden | None) -> Layer
         project=_remembering(lambda x: turned(*layer.project(x))),
         biases=lambda: turned(*layer.project(nothing)),  # 0·W + b
         norm_heads=(lambda q, k: turned(*layer.norm_heads(*turned(q, k)))) if spec.projections.query_norm else None,
-        rope=None if how.rope is None else Rope(how.rope),
+        rope=how.rope,
         softcap=spec.softcap,
         project_output=lambda heads: layer.project_output(*turned(heads)),
         finish=lambda x, attention: layer.after_attention(x, attention.copy()),

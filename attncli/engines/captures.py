@@ -13,7 +13,6 @@ from attncli.checkpoints.snapshot import resolve
 from attncli.engines.numpy import NativeCheckpoint, UnsupportedError
 from attncli.engines.numpy.forward import Layer, Model, computing
 from attncli.engines.numpy.model_spec import ModelSpec
-from attncli.engines.numpy.ops import rotated
 from attncli.engines.source import ModelRequest
 from attncli.errors import InputError, NotExposedError
 from attncli.text import plural, visible
@@ -129,8 +128,7 @@ def _completed(layer: Layer, arrays: LayerCapture, capture: Capture) -> LayerCap
     rope = spec.layers[index].rope
     if rope is not None and not is_rotated:
         positions = np.arange(k.shape[1]) if capture.positions is None else capture.positions
-        angles = positions[:, None].astype(np.float32) * rope
-        q, k = rotated(q, angles[len(angles) - q.shape[1] :]), rotated(k, angles)
+        q, k = rope.rotate(q, positions[len(positions) - q.shape[1] :]), rope.rotate(k, positions)
     return replace(arrays, q=q, k=k, v=v)
 
 
