@@ -17,7 +17,7 @@ from attncli.engines.numpy.forward import Layer, RaggedBatch, TokenIds
 from attncli.engines.numpy.model_spec import ModelSpec
 from attncli.errors import InputError, NotExposedError
 from attncli.files import opened_tensors
-from attncli.masks.expressions import Mask, RuleMask
+from attncli.masks.expressions import RuleMask
 from attncli.text import plural
 from attncli.trace.capture import Capture, is_capture, read_capture
 from attncli.trace.selection import Indices
@@ -148,7 +148,7 @@ def _native_steps(forward: NativeForward, index: int, x: Hidden | None) -> Layer
     return LayerSteps(
         positions=np.arange(count),
         scale=how.scale,
-        mask=_cells(RuleMask(layer.mask or how.mask, count, count, heads), heads, count),
+        mask=RuleMask(layer.mask or how.mask, count, count, heads).rows([*range(heads)], np.arange(count)),
         key_heads=np.arange(heads) // (heads // kv_heads),
         x=x,
         enter=_remembering(layer.enter),
@@ -208,7 +208,7 @@ def traced_side(trace: Trace, name: str, kinds: Sequence[str] = _KINDS) -> Side:
         return LayerSteps(
             positions=np.arange(keys)[keys - queries :],
             scale=layer.scale,
-            mask=_cells(layer.mask, heads, queries),
+            mask=layer.mask_cells,
             key_heads=np.arange(heads) // (heads // layer.num_groups),
             recorded={"q": layer.q, "k": layer.k, "v": layer.v},
             softcap=layer.softcap,
@@ -273,10 +273,6 @@ def captured_side(capture: Capture, name: str) -> Side:
 
 def _present(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _cells(mask: Mask, heads: int, queries: int) -> Bool[np.ndarray, "#H T K"]:
-    return mask.rows([*range(heads)], np.arange(queries))
 
 
 def _planes(mask: Bool[np.ndarray, "*H T K"] | None) -> Bool[np.ndarray, "#H T K"] | None:

@@ -78,7 +78,7 @@ def _mask_and_bias(call: AttentionCall, row: int) -> tuple[Mask, Float[np.ndarra
     planes, biases, fills = zip(*(_read(mask, row) for mask in call.masks), strict=True)
     allowed = np.logical_and.reduce(np.broadcast_arrays(*planes, rule.rows([0], np.arange(queries))))
     fill = fills[0] if len(fills) == 1 and not call.is_causal and fills[0] <= FORBIDDEN_BELOW else -np.inf
-    mask = smallest(np.array(allowed[:1] if (allowed == allowed[:1]).all() else allowed), heads)
+    mask = smallest(allowed, heads)
     added = [bias for bias in biases if bias is not None]
     if not added:
         return mask, None, fill

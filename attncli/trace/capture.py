@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 import numpy as np
 
 from attncli.errors import InputError, UsageError
-from attncli.files import Tensors, opened_tensors
+from attncli.files import FLOATS, Tensors, opened_tensors
 from attncli.text import layers_named, visible
 from attncli.trace.selection import Indices
 from attncli.trace.tokens import Token, Tokens
@@ -38,7 +38,6 @@ _ARRAYS: dict[str, tuple[str, tuple[int, ...], str]] = {  # kinds of numbers, nu
     "scale": ("f", (0, 1), "a float"),
 }
 _NONE = -1  # no layer, and no step
-_DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,9 +131,9 @@ def read_capture(tensors: Tensors, layers: Indices) -> Capture:
         index: LayerCapture(**{array: _joined(tensors, array, steps) for array, steps in names[index].items()})
         for index in _chosen(layers, sorted(names))
     }
-    widest = next((_DTYPES[kind] for kind in _DTYPES if kind in tensors.types.values()), "float32")
+    widest = next((FLOATS[kind] for kind in FLOATS if kind in tensors.types.values()), "float32")
     rotated, dtype = tensors.metadata.get("rotated", "after"), tensors.metadata.get("dtype", widest)
-    for value, among in ((rotated, get_args(Rotated)), (dtype, (*_DTYPES.values(), "int8", "int4"))):
+    for value, among in ((rotated, get_args(Rotated)), (dtype, (*FLOATS.values(), "int8", "int4"))):
         if value not in among:
             raise InputError(f"its metadata has '{visible(value)}'; expected {', '.join(among[:-1])} or {among[-1]}")
     capture = Capture(captured, ids.get("tokens"), ids.get("positions"), cast(Rotated, rotated), dtype)
@@ -152,7 +151,7 @@ def _capture_of_states(tensors: Tensors, layers: Indices) -> Capture:
         raise InputError(f"{shapes}; expected floats [T, L, E] and integers [T]")
     chosen = _chosen(layers, range(states.shape[1]))
     captured = {index: LayerCapture(input=states[:, index].astype(np.float32)) for index in chosen}
-    return Capture(captured, ids, dtype=_DTYPES[tensors.types["hidden_states"]], unnamed=states.shape[1])
+    return Capture(captured, ids, dtype=FLOATS[tensors.types["hidden_states"]], unnamed=states.shape[1])
 
 
 def _chosen(layers: Indices, recorded: Sequence[int]) -> Sequence[int]:

@@ -321,6 +321,11 @@ class LayerTrace(Displayed, Tabular, Drawable):
         """The cells of `mask` for these heads: True where the query may attend to the key."""
         return np.broadcast_to(self.stages.mask, (len(self.heads), *self.cells[1:]))
 
+    @property
+    def mask_cells(self) -> Bool[np.ndarray, "#H Q K"]:
+        """The cells of `mask` for every head, in one plane where the mask has one for all."""
+        return self.mask.rows(list(range(self.num_heads)), np.arange(self.num_queries))
+
     def recorded(self, name: str) -> Float[np.ndarray, "_ _ _"]:
         """Return `q`, `k` or `v`; NotExposedError where it was not recorded."""
         if (array := getattr(self, name)) is None:

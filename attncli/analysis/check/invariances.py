@@ -57,7 +57,8 @@ class ModelRunner:
 
     def read(self, text: str, target: str | None) -> EncodedInput:
         """Return a sentence as the model reads it; without a target, a decoder is given the sentence itself."""
-        return self.checkpoint.read_for_both(text, None, target)
+        has_target = target is not None or not self.checkpoint.is_encoder_decoder
+        return self.checkpoint.encode(text, None, target if has_target else text)
 
     def alone(self, sentence: EncodedInput) -> HiddenStates:
         """Run one sentence."""

@@ -82,9 +82,8 @@ def _layer(attention: GraphAttention, outputs: Mapping[str, Any], heads: Indices
     """Return a layer of the tensors of a graph, with weights·V held against the graph's own output."""
     read = attention.read({role: outputs[name] for role, name in attention.tensors.items()})
     (k, v), output, count = without_copies(read.k, read.v), read.output, len(read.output)
-    mask = smallest(read.allowed[:1] if (read.allowed == read.allowed[:1]).all() else read.allowed, count)
     layer = LayerTrace(
-        attention.layer, attention.kind, read.q, k, v, read.scale, mask,
+        attention.layer, attention.kind, read.q, k, v, read.scale, smallest(read.allowed, count),
         heads.resolve(count, f"layer {attention.layer}"), bias=read.bias, softcap=read.softcap, sinks=read.sinks,
         recorded_scores=read.scores, recorded_weights=read.weights,
     )  # fmt: skip

@@ -130,14 +130,10 @@ class Checkpoint(OpenModel):
 
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
         """Return the tokens of a sentence's queries and keys; see `attncli.engines.source.OpenModel.tokens`."""
-        sentence = self._encode(text, pair, target)
+        sentence = self.encode(text, pair, target)
         return sentence.query_tokens, sentence.tokens
 
-    def read_for_both(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
-        """Encode a sentence for the model; a decoder without a target reads the sentence itself."""
-        return self._encode(text, pair, text if self.is_encoder_decoder and target is None else target)
-
-    def _encode(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
+    def encode(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
         """Encode a sentence; UsageError for a target that the model has no decoder for, or a missing one."""
         self.check_target(target)
         if self.is_encoder_decoder and target is None and self.request.kind in ("decoder", "cross"):
@@ -158,7 +154,7 @@ class Checkpoint(OpenModel):
         failure = None
         try:
             for text in texts:
-                sentence = self._encode(text, pair, target)
+                sentence = self.encode(text, pair, target)
                 if self._generate:
                     sentence = continued(self.whole, self.model, self.encoder, sentence, self._generate)
                 sentences.append(sentence)

@@ -167,14 +167,6 @@ def _read_alone(processor: Any, config: Any, text: str, encoder: InputEncoder) -
 _MIXED = "a cell is where a token came from: the vision tower has mixed all cells before"
 
 
-def _one(config: Any) -> int:
-    return 1
-
-
-def _of_qwen(config: Any) -> int:
-    return int(config.vision_config.spatial_merge_size)
-
-
 def _of_gemma3(config: Any) -> int:
     vision = config.vision_config
     return int(vision.image_size // vision.patch_size // config.mm_tokens_per_image**0.5)
@@ -186,9 +178,12 @@ _FAMILIES: dict[str, tuple[Callable[[Any], int], str]] = {
     "gemma3": (_of_gemma3, "{token}"),
     **dict.fromkeys(("idefics3", "smolvlm"), (lambda config: int(config.scale_factor), "{token}")),
     "internvl": (lambda config: round(1 / config.downsample_ratio), "{token}\n"),
-    **dict.fromkeys(("llava", "llava_next"), (_one, "{token}\n")),
-    "paligemma": (_one, "{token}"),
-    **dict.fromkeys(("qwen2_5_vl", "qwen2_vl", "qwen3_vl"), (_of_qwen, "<|vision_start|>{token}<|vision_end|>")),
+    **dict.fromkeys(("llava", "llava_next"), (lambda _: 1, "{token}\n")),
+    "paligemma": (lambda _: 1, "{token}"),
+    **dict.fromkeys(
+        ("qwen2_5_vl", "qwen2_vl", "qwen3_vl"),
+        (lambda config: int(config.vision_config.spatial_merge_size), "<|vision_start|>{token}<|vision_end|>"),
+    ),
 }
 
 _Run = tuple[ImageGrid, int]  # a grid among consecutive image tokens, by its positions in them, and their number
