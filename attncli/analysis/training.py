@@ -47,8 +47,8 @@ class WarningRule(NamedTuple):
         values = layer.values[COLUMNS.index(self.metric), heads]
         numbers = " to ".join(dict.fromkeys(f"{value:.3g}" for value in (values.min(), values.max())))
         where = ", ".join(filter(None, (layer.module, layer.place)))
-        named = f"layer {layer.layer} head{'s' * (len(heads) > 1)} {as_ranges(heads)} ({where})"
-        return f"step {step}: {named}: {self.metric} {numbers}, {_BOUNDS[self.sign].format(self.limit)}{self.meaning}"
+        named = f"step {step}: layer {layer.layer} head{'s' * (len(heads) > 1)} {as_ranges(heads)}: {self.metric}"
+        return f"{named} {numbers}, {_BOUNDS[self.sign].format(self.limit)}{self.meaning} ({where})"
 
 
 _NAN = WarningRule("entropy", "=", 0, keys=0)  # which no choice of rules leaves out
@@ -57,7 +57,7 @@ DEFAULT_RULES = (
     WarningRule("max_score", ">", 100, 50),
     WarningRule("entropy", "<", 0.1, 0.5),
     WarningRule("sink", ">", 0.9, 0.45, ": collapsed onto the first position"),
-    WarningRule("uniformity", ">", 0.95, 0.7, ": went silent, with about the same weight on all keys", 4),
+    WarningRule("uniformity", ">", 0.95, 0.7, ": went silent, about the same weight on all keys", 4),
     WarningRule("similarity", ">", 0.99, 0.9, ": a copy of another head of the layer", 4),
 )
 

@@ -19,7 +19,7 @@ from attncli.render.palette import BOLD, DIM, Palette, Scale
 
 _MEANINGS = {
     **MEANINGS,
-    "uniformity": "effective keys as a part of these",
+    "uniformity": "effective keys, of the keys that a query may attend to",
     "similarity": "cosine of the weights and those of the most similar head of the layer",
 }
 _STRIPS = 2  # on a screen, of the metrics that moved most
@@ -45,8 +45,8 @@ def history_parts(
     for column in ranked if height is None else ranked[:_STRIPS]:
         yield _strip(history, column, palette, width or COMFORTABLE, most)
     if len(rows) > 1:
-        dim = {rows[0], *more}
-        cells = [[(palette.label(text), DIM if row in dim else None) for text in row] for row in (*shown, *more)]
+        listed, dim, most = (*shown, *more), {rows[0], *more}, width or COMFORTABLE if height else 10**6
+        cells = [[(palette.shortened(text, most), DIM if row in dim else None) for text in row] for row in listed]
         yield wrapping(cells, "<" * len(rows[0]), width)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet
 import pytest
+from running import on_terminal
 from whole_program import forked
 
 FINDINGS, USAGE, INPUT = 1, 2, 5
@@ -84,7 +85,7 @@ def test_a_warning_is_a_line_as_it_comes_and_an_exit_code_on_request(train: Path
     ran = run(*arguments[1], "--fail")
     assert ran.returncode == FINDINGS
     place = r"\(blocks.0.attention, \S*training.py:25\)"
-    expected = rf"attn: warning: step 1: layer 0 heads 0-3 {place}: effective_keys [\d.]+ to [\d.]+, above 1"
+    expected = rf"attn: warning: step 1: layer 0 heads 0-3: effective_keys [\d.]+ to [\d.]+, above 1 {place}"
     assert re.match(expected, ran.stderr)
     assert len(re.findall("attn: warning", ran.stderr)) == 2  # the other is of layer 1; of later steps there is none
     assert run("--every", "2", "--fail").returncode == 0
@@ -113,6 +114,12 @@ def test_the_strip_has_a_cell_for_each_step_in_the_order_of_numbers(train: Path)
     drawn = ["░▒▓█".index(shades[4 * at]) for at in range(6)]
     assert [drawn[a] <= drawn[b] for a in range(6) for b in range(6) if scores[a] < scores[b]].count(False) == 0
     assert line.split()[2:] == [f"{scores[0]:.2f}", f"{scores[-1]:.2f}"]
+
+
+def test_the_title_of_a_terminal_follows_the_measured_steps(train: Path) -> None:
+    code, _, shown = on_terminal("run", "--every", "2", "train.py", "goes", "0.001", "4")
+    titles = re.findall(r"\x1b\]0;step (\d) · max_score [\d.]+ · entropy [\d.]+\x07", shown)
+    assert (code, titles) == (0, ["1", "2", "4"])
 
 
 def test_each_rank_writes_its_own_part(train: Path) -> None:

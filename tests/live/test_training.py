@@ -51,9 +51,9 @@ class Metered:
 
 def heads_of(warnings: list[str], metric: str) -> set[tuple[str, int]]:
     """The modules and heads that are warned of by a metric."""
-    line = re.compile(rf"step \d+: layer \d heads? ([\d,-]+) \((\S+), \S+training.py:25\): {metric} ")
+    line = re.compile(rf"step \d+: layer \d heads? (?P<heads>[\d,-]+): {metric} .*\((?P<module>\S+), \S+training.py:25")
     found = [one for one in map(line.match, warnings) if one]
-    runs = [([*map(int, run.split("-"))], one[2]) for one in found for run in one[1].split(",")]
+    runs = [([*map(int, run.split("-"))], one["module"]) for one in found for run in one["heads"].split(",")]
     return {(module, head) for run, module in runs for head in range(run[0], run[-1] + 1)}
 
 
@@ -369,7 +369,7 @@ def test_weights_that_are_no_numbers_are_warned_of(rules: Sequence[WarningRule],
     ran = Metered(run, rules=rules)
     (warning,) = ran.history.warnings
     assert re.match(
-        rf"step {start}: layer 0 head 1 \(.*\): entropy nan, as some of its weights are no numbers", warning
+        rf"step {start}: layer 0 head 1: entropy nan, as some of its weights are no numbers \(.*\)$", warning
     )
     values = ran.steps[3][0].values
     assert np.isnan(values[: len(METRICS), 1]).all()
