@@ -13,6 +13,7 @@ from attncli.encoding.encode import check_texts
 from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError, Metadata, NotExposedError, UsageError
 
 if TYPE_CHECKING:
+    from attncli.encoding.encode import EncodedInput, InputEncoder
     from attncli.engines.predictor import Predictor
     from attncli.masks.expressions import Expression
     from attncli.trace.selection import Indices
@@ -89,14 +90,29 @@ class OpenModel(Source):
     def with_mask(self, mask: Expression | None) -> OpenModel:
         """Return the same model under another mask, or its own for None."""
 
-    def check_target(self, target: str | None) -> None:
-        """Raise UsageError for a target that the model has no decoder for."""
-        if target is not None and not self.is_encoder_decoder:
-            raise UsageError("--target needs an encoder-decoder model or the toy layer; use --pair for a second text")
-
     def predictor(self) -> Predictor:
         """Return the predictor of next tokens; NotExposedError unless it is a causal language model."""
         raise NotExposedError(f"attn reads no next token of {self.name}; give a causal language model, such as -m demo")
+
+
+class OpenCheckpoint(OpenModel):
+    """A checkpoint whose texts an encoder reads."""
+
+    encoder: InputEncoder
+    kind: str | None  # the only kind of attention that is recorded; None is every kind
+
+    def encode(self, text: str, pair: str | None = None, target: str | None = None) -> EncodedInput:
+        """Encode a sentence; UsageError for a target that the model has no decoder for, or a missing one."""
+        if target is not None and not self.is_encoder_decoder:
+            raise UsageError("--target needs an encoder-decoder model or the toy layer; use --pair for a second text")
+        if target is None and self.kind in ("decoder", "cross"):
+            raise UsageError(f"--kind {self.kind} needs --target, the text of the decoder")
+        return self.encoder.encode(text, pair, target)
+
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return the tokens of a sentence's queries and keys; see `OpenModel.tokens`."""
+        sentence = self.encode(text, pair, target)
+        return sentence.query_tokens, sentence.tokens
 
 
 class PredictingSource(Source):

@@ -24,7 +24,7 @@ from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 from attncli.engines.numpy.families import model_spec
 from attncli.engines.numpy.forward import Model, TokenIds
 from attncli.engines.numpy.model_spec import ModelWeights
-from attncli.engines.source import PARALLEL_FROM, ModelRequest, OpenModel
+from attncli.engines.source import PARALLEL_FROM, ModelRequest, OpenCheckpoint
 from attncli.errors import AttnError, InputError, NotExposedError, UsageError
 from attncli.text import as_list, visible
 from attncli.trace.trace import Provenance, Trace
@@ -37,14 +37,13 @@ if TYPE_CHECKING:
     from attncli.engines.predictor import Predictor
     from attncli.masks.expressions import Expression
     from attncli.trace.layer import LayerTrace
-    from attncli.trace.tokens import Tokens
 
 __all__ = ["NativeCheckpoint", "UnsupportedError", "load_alone"]
 
 _log = logging.getLogger(__name__)
 
 
-class NativeCheckpoint(OpenModel):
+class NativeCheckpoint(OpenCheckpoint):
     """A model and its tokenizer, opened once; see `open_source` for the arguments and `Source` for the methods.
 
     Raises:
@@ -61,9 +60,9 @@ class NativeCheckpoint(OpenModel):
         config, open_tensors, open_tokenizer = _open(snapshot, options)
         self.name = model = snapshot.name
         spec = model_spec(ConfigReader(config))
-        if request.kind not in (None, "self"):
-            raise UsageError(f"--kind {visible(str(request.kind))}: {visible(model)} has self attention")
-        self._mask, self.attention_layers = request.mask, range(len(spec.layers))
+        if (kind := request.kind) not in (None, "self"):
+            raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has self attention")
+        self.kind, self._mask, self.attention_layers = kind, request.mask, range(len(spec.layers))
         self.layers = request.layers.resolve(len(spec.layers), visible(model))
         self._heads = request.heads.resolve(spec.heads.count, f"each layer of {visible(model)}")
         family, last = config["model_type"], max(self.layers)
@@ -109,27 +108,20 @@ class NativeCheckpoint(OpenModel):
         layers, masks = len(spec.layers), [layer.mask for layer in spec.layers]
         return Predictor(self.source, self.encoder, layers, spec.heads.count, partial(cut_logits, self.model), masks)
 
-    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
-        """Return the tokens of a sentence; see `OpenModel.tokens`."""
-        self.check_target(target)
-        tokens = self.encoder.encode(text, pair, None).tokens
-        return tokens, tokens
-
     def forward(self, text: str, pair: str | None = None) -> NativeForward:
         """Return the forward pass of a sentence, without computing it."""
-        return NativeForward(self.model, TokenIds.of(self.encoder.encode(text, pair, None)), self._mask)
+        return NativeForward(self.model, TokenIds.of(self.encode(text, pair)), self._mask)
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`.
 
         Consecutive sentences are packed (`forward.RaggedBatch`), by their lengths and the model's widths alone.
         """
-        self.check_target(target)
         pack: list[EncodedInput] = []
         tokens = 0
         for text in as_list(texts):
             try:
-                sentence = self.encoder.encode(text, pair, None)
+                sentence = self.encode(text, pair, target)
             except AttnError:
                 yield from self._recorded(pack)
                 raise

@@ -16,7 +16,7 @@ from attncli.encoding import auto_tokenizer
 from attncli.encoding.chat import open_chat
 from attncli.encoding.encode import EncodedInput, InputEncoder
 from attncli.engines.predictor import Predictor
-from attncli.engines.source import ON_REQUEST, ModelRequest, OpenModel
+from attncli.engines.source import ON_REQUEST, ModelRequest, OpenCheckpoint
 from attncli.engines.torch import batch, load
 from attncli.engines.torch.configuration import attention_layers, head_count, instead, layer_count, other_layers
 from attncli.engines.torch.predictor import CutRuns, check_causal, check_no_future, continued
@@ -25,13 +25,12 @@ from attncli.engines.torch.text_model import TextModel, find_text_model
 from attncli.errors import AttnError, LoadError, NotExposedError, UsageError
 from attncli.masks.expressions import Expression
 from attncli.text import as_list, visible
-from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Provenance, Trace
 
 _log = logging.getLogger(__name__)
 
 
-class Checkpoint(OpenModel):
+class Checkpoint(OpenCheckpoint):
     """A model and its tokenizer, loaded once; see `open_source` for the options and `source.Source` for the methods.
 
     Raises:
@@ -45,7 +44,7 @@ class Checkpoint(OpenModel):
     parallel_from = ON_REQUEST
 
     def __init__(self, snapshot: Snapshot, request: ModelRequest, options: LoadOptions) -> None:
-        generate, kind = request.generate, request.kind
+        self.kind, generate = request.kind, request.generate
         if generate and request.mask is not None:
             raise UsageError("--generate uses the model's own mask; drop --mask")
         # All checks of the configuration come before the weights are read.
@@ -56,11 +55,12 @@ class Checkpoint(OpenModel):
             check_causal(model, self.part)
         self.is_encoder_decoder = config.is_encoder_decoder
         self.kinds = ("encoder", "decoder", "cross") if self.is_encoder_decoder else ("self",)
-        if kind not in (None, *self.kinds):
-            raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(self.kinds)} attention")
+        if self.kind not in (None, *self.kinds):
+            has = f"{visible(model)} has {', '.join(self.kinds)} attention"
+            raise UsageError(f"--kind {visible(str(self.kind))}: {has}")
         self.num_layers = layer_count(config)
         layers = request.layers.resolve(self.num_layers, visible(model))
-        self.request = RecordRequest(layers, kind, request.heads, request.mask)
+        self.request = RecordRequest(layers, self.kind, request.heads, request.mask)
         self.attention_layers, self.other_layers = attention_layers(config), other_layers(config)
         missing = {index: self.other_layers[index] for index in self.request.layers if index in self.other_layers}
         if len(missing) == len(self.request.layers):
@@ -127,18 +127,6 @@ class Checkpoint(OpenModel):
     def takes_positions(self) -> bool:
         """Whether the model takes the positions of its tokens, and infers none from the padding, as RoBERTa does."""
         return "position_ids" in self.parameters and not load.first_position(self.model)
-
-    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
-        """Return the tokens of a sentence's queries and keys; see `attncli.engines.source.OpenModel.tokens`."""
-        sentence = self.encode(text, pair, target)
-        return sentence.query_tokens, sentence.tokens
-
-    def encode(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
-        """Encode a sentence; UsageError for a target that the model has no decoder for, or a missing one."""
-        self.check_target(target)
-        if self.is_encoder_decoder and target is None and self.request.kind in ("decoder", "cross"):
-            raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
-        return self.encoder.encode(text, pair, target)
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; sentences of one length run together; see `Source.traces`.
