@@ -145,6 +145,15 @@ class InputEncoder(NamedTuple):
         id_ = self.tokenizer.unk_token_id
         return {} if id_ is None else {id_: self.tokenizer.unk_token}
 
+    def tokens_of_ids(self, ids: Sequence[int], first: int = 0, segment: int = 0) -> Tokens:
+        """Return tokens that have no place in a text, by their ids; `first` is the index of the first one."""
+        special, named = self.special_ids, map(self.tokenizer.convert_ids_to_tokens, ids)
+        pieces = [f"<id {id_}>" if piece is None else piece for id_, piece in zip(ids, named, strict=True)]
+        return Tokens(
+            Token(first + index, id_, piece, None, None, id_ in special, segment)
+            for index, (id_, piece) in enumerate(zip(ids, pieces, strict=True))
+        )
+
     def encode(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
         """Tokenize a sentence, with its pair and its target.
 

@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attncli.encoding.encode import EncodedInput, InputEncoder
-from attncli.encoding.pictures import open_picture
+from attncli.encoding.pictures import names_before, open_picture, read_alone
 from attncli.errors import LoadError
 from attncli.text import visible
 from attncli.trace.layout import ImageGrid
-from attncli.trace.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from attncli.checkpoints.snapshot import Snapshot
 
 PROCESSOR = "preprocessor_config.json"
 _BILINEAR = 2  # Pillow's number of it
-_WITHOUT_CLASS = ("siglip", "siglip_vision_model")  # model types without a position before the patches
 
 
 def open_picture_encoder(snapshot: Snapshot) -> InputEncoder:
@@ -33,9 +31,7 @@ def open_picture_encoder(snapshot: Snapshot) -> InputEncoder:
     if type(patch) is not int or not isinstance(size, Mapping):
         needs = f"a patch_size in config.json, and a size in {PROCESSOR}"
         raise LoadError(f"the pictures for {visible(snapshot.name)} need {needs}; put both beside the graph")
-    name = config.get("model_type")
-    before = [] if name in _WITHOUT_CLASS else ["[CLS]", *["[DISTILL]"] * (name == "deit")]
-    before += [f"[REG{number}]" for number in range(config.get("num_register_tokens", 0))]
+    before = names_before(config.get("model_type"), config.get("num_register_tokens", 0), ("[CLS]",))
 
     def encode(text: str, encoder: InputEncoder) -> EncodedInput:
         opened = open_picture(text)
@@ -47,12 +43,7 @@ def open_picture_encoder(snapshot: Snapshot) -> InputEncoder:
             mean, deviation = (np.float32(settings.get(f"image_{part}", 0.5)) for part in ("mean", "std"))
             pixels = (pixels - mean) / deviation
         grid = ImageGrid(len(before), image.height // patch, image.width // patch, box=box)
-        labels = [*before, *(f"r{row}c{column}" for row, column in np.ndindex(grid.rows, grid.columns))]
-        tokens = Tokens(
-            Token(index, index, label, None, None, index < len(before)) for index, label in enumerate(labels)
-        )
-        pictures = (opened.picture,), (grid,), {"pixel_values": pixels.transpose(2, 0, 1)[None]}
-        return EncodedInput(opened.picture.name, None, None, tokens, tokens, {}, opened.notes, 0, *pictures)
+        return read_alone(opened, before, grid, pixels.transpose(2, 0, 1)[None], opened.notes)
 
     return InputEncoder(snapshot.name, None, False, None, truncate=False, looking=encode)
 

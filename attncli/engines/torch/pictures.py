@@ -23,7 +23,7 @@ from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.auto_tokenizer import hub_arguments
 from attncli.encoding.encode import EncodedInput, InputEncoder, tokens_of
-from attncli.encoding.pictures import OpenPicture, PicturedText, open_picture
+from attncli.encoding.pictures import BEFORE, OpenPicture, PicturedText, names_before, open_picture, read_alone
 from attncli.engines.source import ModelRequest
 from attncli.engines.torch.engine import Checkpoint
 from attncli.engines.torch.recorder import PaddedBatch, Span
@@ -100,18 +100,9 @@ def _box_of(pixels: np.ndarray[Any, Any], width: int, height: int) -> Box:
 
 # --- vision towers ---
 
-# Names of the positions before registers and patches, by the model type of a vision tower.
-_BEFORE = {
-    **dict.fromkeys(("beit", "clip_vision_model", "dinov2", "dinov2_with_registers", "dinov3_vit"), ("[CLS]",)),
-    **dict.fromkeys(("internvl_vision", "vit"), ("[CLS]",)),
-    **dict.fromkeys(("idefics3_vision", "siglip_vision_model", "smolvlm_vision"), ()),
-    "deit": ("[CLS]", "[DISTILL]"),
-}
-
 
 def _before(config: Any) -> tuple[str, ...]:
-    registers = range(getattr(config, "num_register_tokens", 0))
-    return *_BEFORE.get(config.model_type, ()), *(f"[REG{number}]" for number in registers)
+    return names_before(config.model_type, getattr(config, "num_register_tokens", 0))
 
 
 class VisionCheckpoint(Checkpoint):
@@ -122,8 +113,8 @@ class VisionCheckpoint(Checkpoint):
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
         """Return the vision tower; NotExposedError if attn knows none."""
         config = read_configuration(snapshot, options)
-        inner = config if config.model_type in _BEFORE else getattr(config, "vision_config", config)
-        if inner.model_type not in _BEFORE:
+        inner = config if config.model_type in BEFORE else getattr(config, "vision_config", config)
+        if inner.model_type not in BEFORE:
             raise NotExposedError(
                 f"{visible(snapshot.model_name)} has no vision transformer that attn knows, but "
                 f"{visible(str(inner.model_type))}; record it with attn run --save, and open that with --grid"
@@ -155,11 +146,7 @@ def _read_alone(processor: Any, config: Any, text: str, encoder: InputEncoder) -
         if len(grids) > 1:
             notes += (f"{text}: the model reads {len(grids)} tiles apart; this is tile {number}",)
         grid = replace(grids[number], start=len(before), is_overview=False)
-        tensors = {"pixel_values": _tiles(outputs)[number : number + 1]}
-    labels = [*before, *(f"r{row}c{column}" for row, column in np.ndindex(grid.rows, grid.columns))]
-    tokens = Tokens(Token(index, index, label, None, None, index < len(before)) for index, label in enumerate(labels))
-    inputs, picture_inputs = {"input_ids": tokens.ids}, ((opened.picture,), (grid,), tensors)
-    return EncodedInput(opened.picture.name, None, None, tokens, tokens, inputs, notes, 0, *picture_inputs)
+        return read_alone(opened, before, grid, _tiles(outputs)[number : number + 1], notes)
 
 
 # --- models that read both ---
