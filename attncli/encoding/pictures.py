@@ -13,12 +13,10 @@ from dataclasses import replace
 from glob import glob
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from attncli.encoding.encode import EncodedInput
 from attncli.errors import InputError, UsageError, require
 from attncli.files import check_file
 from attncli.text import plural, visible
-from attncli.trace.layout import MOST_PIXELS, MOST_RATIO, MOST_SIDE, ImageGrid, Picture, parse_grids
-from attncli.trace.tokens import Token, Tokens
+from attncli.trace.layout import MOST_PIXELS, MOST_RATIO, MOST_SIDE, Picture, parse_grids
 
 if TYPE_CHECKING:
     from attncli.trace.trace import Trace
@@ -55,30 +53,6 @@ def picture_files(names: str | os.PathLike[str] | Sequence[str | os.PathLike[str
                 pass
         files += paths
     return files
-
-
-# Names of the positions before registers and patches, by the model type of a vision tower.
-BEFORE = {
-    **dict.fromkeys(("beit", "clip_vision_model", "dinov2", "dinov2_with_registers", "dinov3_vit"), ("[CLS]",)),
-    **dict.fromkeys(("internvl_vision", "vit"), ("[CLS]",)),
-    **dict.fromkeys(("idefics3_vision", "siglip_vision_model", "smolvlm_vision"), ()),
-    "deit": ("[CLS]", "[DISTILL]"),
-}
-
-
-def names_before(model_type: Any, registers: int, otherwise: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the names of the positions before the patches of a tower; `otherwise` are those of an unknown type."""
-    return *BEFORE.get(model_type, otherwise), *(f"[REG{number}]" for number in range(registers))
-
-
-def read_alone(
-    opened: OpenPicture, before: Sequence[str], grid: ImageGrid, pixels: Any, notes: tuple[str, ...]
-) -> EncodedInput:
-    """Return a picture as a vision tower reads it: the names before its patches, and a token for each cell."""
-    labels = [*before, *(f"r{row}c{column}" for row in range(grid.rows) for column in range(grid.columns))]
-    tokens = Tokens(Token(index, index, label, None, None, index < len(before)) for index, label in enumerate(labels))
-    inputs, pictures = {"input_ids": tokens.ids}, ((opened.picture,), (grid,), {"pixel_values": pixels})
-    return EncodedInput(opened.picture.name, None, None, tokens, tokens, inputs, notes, 0, *pictures)
 
 
 def pictures_alone(text: object, options: dict[str, Any]) -> list[str]:

@@ -23,7 +23,8 @@ from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.auto_tokenizer import hub_arguments
 from attncli.encoding.encode import EncodedInput, InputEncoder, tokens_of
-from attncli.encoding.pictures import BEFORE, OpenPicture, PicturedText, names_before, open_picture, read_alone
+from attncli.encoding.pictures import OpenPicture, PicturedText, open_picture
+from attncli.encoding.pixels import BEFORE, names_before, read_alone
 from attncli.engines.source import ModelRequest
 from attncli.engines.torch.engine import Checkpoint
 from attncli.engines.torch.recorder import PaddedBatch, Span
@@ -128,7 +129,7 @@ class VisionCheckpoint(Checkpoint):
         looking = partial(_read_alone, _image_processor(self.snapshot, self.options), self.part.config)
         return lambda model: InputEncoder(self.name, None, special, None, truncate=False, looking=looking)
 
-    def batched(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
+    def batched(self, sentences: Sequence[EncodedInput], side: str = "right") -> PaddedBatch:
         """Return the one picture that runs; see `Checkpoint`."""
         (sentence,) = sentences
         span = Span(*[slice(0, len(sentence.tokens))] * 2)
@@ -240,9 +241,9 @@ class PicturedCheckpoint(Checkpoint):
 
         return with_pictures
 
-    def batched(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
+    def batched(self, sentences: Sequence[EncodedInput], side: str = "right") -> PaddedBatch:
         """Return one sentence with its pictures; see `Checkpoint`."""
-        together = super().batched(sentences)
+        together = super().batched(sentences, side)
         (sentence,) = sentences
         return together._replace(inputs={**together.inputs, **sentence.tensors})
 
