@@ -11,6 +11,7 @@ import numpy as np
 from attncli.analysis.cell import AttentionRow
 from attncli.analysis.why import explain
 from attncli.checkpoints.options import ToyOptions
+from attncli.engines.numpy.ops import Rope
 from attncli.engines.source import ModelRequest, parse_mask
 from attncli.engines.toy import ToyLayer, ToyWeights
 from attncli.errors import InputError
@@ -71,10 +72,7 @@ class Walk:
 
 def turned(vectors: Float[np.ndarray, "T 2"], positions: Sequence[int]) -> Float[np.ndarray, "T 2"]:
     """Return pairs of numbers turned by their positions, in radians (rotary: Su et al. 2021, equation 13)."""
-    angles = np.array(positions)[:, None]
-    first, second = vectors[:, :1], vectors[:, 1:]
-    cosine, sine = np.cos(angles), np.sin(angles)
-    return np.concatenate([first * cosine - second * sine, first * sine + second * cosine], axis=1)
+    return Rope(np.ones(1, np.float32)).rotate(vectors[None], np.array(positions))[0]
 
 
 def walk(text: str, lesson: Lesson, query: str | int | None = None, seed: int = 0) -> Walk:
