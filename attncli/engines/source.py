@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from attncli.encoding.encode import check_texts
 from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError, Metadata, NotExposedError, UsageError
@@ -81,14 +82,17 @@ class OpenModel(Source):
     name: str
     attention_layers: Sequence[int]  # layers with softmax attention, in order
     is_encoder_decoder: bool = False  # whether a decoder reads a text of its own, the target
+    mask: Expression | None = None  # None is the model's own
 
     @abstractmethod
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
         """Return the tokens of a sentence's queries and keys; see `Source.trace`."""
 
-    @abstractmethod
-    def with_mask(self, mask: Expression | None) -> OpenModel:
+    def with_mask(self, mask: Expression | None) -> Self:
         """Return the same model under another mask, or its own for None."""
+        other = copy(self)
+        other.mask = mask
+        return other
 
     def predictor(self) -> Predictor:
         """Return the predictor of next tokens; NotExposedError unless it is a causal language model."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,8 +29,6 @@ from attncli.trace.trace import Provenance, Trace
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from attncli.masks.expressions import Expression
-
 
 class ToyLayer(OpenModel):
     """One attention layer with drawn weights, for sentences that each have a vocabulary of their own."""
@@ -44,7 +41,7 @@ class ToyLayer(OpenModel):
     def __init__(self, request: ModelRequest, options: ToyOptions) -> None:
         request.layers.resolve(1, self.name)
         self.options, self._heads = options, request.heads.resolve(options.heads, self.name)
-        self._mask, self._kind = request.mask, request.kind
+        self.mask, self._kind = request.mask, request.kind
         self._vocabulary_of = open_vocabulary(options.vocab, request.special, options.offline, options.vocab_size)
 
     def __str__(self) -> str:
@@ -58,12 +55,6 @@ class ToyLayer(OpenModel):
         """Return the tokens of a sentence's queries and keys; see `OpenModel.tokens`."""
         return self._read(text, pair, target)[1:]
 
-    def with_mask(self, mask: Expression | None) -> ToyLayer:
-        """Return the layer under another mask; see `OpenModel.with_mask`."""
-        other = copy(self)
-        other._mask = mask
-        return other
-
     def _trace(self, text: str, pair: str | None, target: str | None) -> Trace:
         options, weights = self.options, self.weights
         vocabulary, query_tokens, key_tokens = self._read(text, pair, target)
@@ -72,7 +63,7 @@ class ToyLayer(OpenModel):
             raise UsageError(f"--kind {visible(str(self._kind))}: the toy layer has {kind} attention here")
         x_keys = self.embedded(key_tokens, vocabulary.size)
         x_queries = x_keys if target is None else self.embedded(query_tokens, vocabulary.size)
-        mask = self._mask or Atom("causal" if target is None else "full")
+        mask = self.mask or Atom("causal" if target is None else "full")
         layer = LayerTrace(
             layer=0,
             kind=kind,

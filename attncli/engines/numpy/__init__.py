@@ -8,11 +8,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -62,7 +61,7 @@ class NativeCheckpoint(OpenCheckpoint):
         spec = model_spec(ConfigReader(config))
         if (kind := request.kind) not in (None, "self"):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has self attention")
-        self.kind, self._mask, self.attention_layers = kind, request.mask, range(len(spec.layers))
+        self.kind, self.mask, self.attention_layers = kind, request.mask, range(len(spec.layers))
         self.layers = request.layers.resolve(len(spec.layers), visible(model))
         self._heads = request.heads.resolve(spec.heads.count, f"each layer of {visible(model)}")
         family, last = config["model_type"], max(self.layers)
@@ -86,12 +85,6 @@ class NativeCheckpoint(OpenCheckpoint):
         self.source = Provenance("pretrained", model=model, **how)
         _log.info("native engine: float32 on cpu")
 
-    def with_mask(self, mask: Expression | None) -> Self:
-        """Return the same model under another mask; see `OpenModel.with_mask`."""
-        other = copy(self)
-        other._mask = mask
-        return other
-
     def predictor(self) -> Predictor:
         """Return the predictor of next tokens; see `OpenModel.predictor`."""
         from attncli.engines.numpy.ablation import cut_logits
@@ -110,7 +103,7 @@ class NativeCheckpoint(OpenCheckpoint):
 
     def forward(self, text: str, pair: str | None = None) -> NativeForward:
         """Return the forward pass of a sentence, without computing it."""
-        return NativeForward(self.model, TokenIds.of(self.encode(text, pair)), self._mask)
+        return NativeForward(self.model, TokenIds.of(self.encode(text, pair)), self.mask)
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`.
@@ -138,7 +131,7 @@ class NativeCheckpoint(OpenCheckpoint):
             return
         begun, tokens, failure = perf_counter(), sum(len(item.tokens) for item in pack), None
         try:
-            recorded = self.model.record([*map(TokenIds.of, pack)], self.layers, self._heads, self._mask)
+            recorded = self.model.record([*map(TokenIds.of, pack)], self.layers, self._heads, self.mask)
         except (UnsupportedError, InputError, MemoryError) as error:
             failure = error.with_traceback(None)  # which holds arrays
         if failure is None:
@@ -164,7 +157,7 @@ class NativeCheckpoint(OpenCheckpoint):
             raise self._declined("some of its numbers are not finite")
         by_index = {item.layer: item for item in layers}
         tokens, recorded = sentence.tokens, tuple(by_index[index] for index in self.layers)
-        forward = NativeForward(self.model, TokenIds.of(sentence), self._mask)
+        forward = NativeForward(self.model, TokenIds.of(sentence), self.mask)
         text, pair, notes = sentence.text, sentence.pair, sentence.notes
         return Trace(self.source, tokens, tokens, recorded, text, pair, notes=notes, forward=forward)
 

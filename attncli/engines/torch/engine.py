@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from inspect import Parameter, signature
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
@@ -98,16 +97,15 @@ class Checkpoint(OpenCheckpoint):
 
         return with_limits
 
-    def batched(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
-        """Return sentences as a batch for the model."""
+    def batched(self, sentences: Sequence[EncodedInput], side: str = "right") -> PaddedBatch:
+        """Return sentences as a batch for the model, padded on a side."""
         inputs = [sentence.inputs for sentence in sentences]
-        return batch.padded(inputs, self.encoder.padding_id, "right", self.takes_positions)
+        return batch.padded(inputs, self.encoder.padding_id, side, self.takes_positions)
 
-    def with_mask(self, mask: Expression | None) -> Checkpoint:
+    def with_mask(self, mask: Expression | None) -> Self:
         """Return the same model under another mask, writing no tokens; see `OpenModel.with_mask`."""
-        other = copy(self)
-        other._generate = 0
-        other.request = replace(self.request, mask=mask)
+        other = super().with_mask(mask)
+        other._generate, other.request = 0, replace(self.request, mask=mask)
         return other
 
     def predictor(self) -> Predictor:
