@@ -81,7 +81,7 @@ def captured(
     takes_mask = "attention_mask" in checkpoint.parameters
     request = replace(checkpoint.request, keeps_calls=True)
     for batched in [sentences] if takes_mask else [[sentence] for sentence in sentences]:
-        batch = runner.padded(batched, side)
+        batch = checkpoint.batched(batched, side)
         set_backend(model, "eager")
         rows = batch._replace(spans=[batch.whole] * len(batch.spans))
         recorded = record(model, model, rows, request, checkpoint.kinds)

@@ -305,8 +305,8 @@ class Layer:
         added = self._project(how.output, rows, width, has_bias=False).reshape(*parts.shape[:-2], width)
         if residual.after is None:
             return added
-        output = self._project(how.output, heads.reshape(len(heads), -1), width, how.output_has_bias)
-        return self.model.centered(added) * self.model.norm_gain(self.name(residual.after), output)
+        gain = self.model.norm_gain(self.name(residual.after), self.project_output(heads))
+        return self.model.centered(added) * gain
 
     def finish(self, x: Hidden, heads: Float[np.ndarray, "T H D"], additions: list[Addition] | None = None) -> Hidden:
         """Return the layer's output, from its input and the outputs of its heads; see `after_attention`."""

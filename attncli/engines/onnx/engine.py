@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class OnnxModel(OpenCheckpoint):
         source = Provenance("pretrained", self.name, config.get("model_type"), layers=count, details=details)
         self._source = source._replace(notes=(other,) * (expected != count))
 
-    def with_mask(self, mask: Expression | None) -> OnnxModel:
+    def with_mask(self, mask: Expression | None) -> Self:
         """Return the same model; NotExposedError for a mask, for which a graph has no input."""
         if mask is not None:
             raise NotExposedError(f"--mask does not apply to {self._shown}: its graph makes the mask; drop --mask")
