@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
+from itertools import islice, tee, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -312,14 +313,10 @@ class Following(NamedTuple):
 
 def with_next(layers: Iterator[RunLayer]) -> Iterator[tuple[RunLayer, RunLayer | None]]:
     """Yield each layer with the next one, where the arrays of that are all that shows its input."""
-    previous: RunLayer | None = None
-    for layer in layers:
-        if previous is not None:
-            is_next = layer.index == previous.index + 1 and "next" not in previous.arrays
-            yield previous, layer if is_next else None
-        previous = layer
-    if previous is not None:
-        yield previous, None
+    layers, following = tee(layers)
+    for layer, after in zip_longest(layers, islice(following, 1, None)):
+        is_next = after is not None and after.index == layer.index + 1 and "next" not in layer.arrays
+        yield layer, after if is_next else None
 
 
 def group_keys(groups: Array, *layers: RunLayer | None) -> None:

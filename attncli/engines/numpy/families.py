@@ -334,14 +334,13 @@ def _ropes_of_gemma3(fields: ConfigReader, width: int, positions: int) -> Ropes:
     }
 
 
-_QWEN2 = Decoder(kinds=_window_from, biases=lambda _: (True, False, False), optional=("head_dim",))
 _DECODERS = {
     "llama": Decoder(
         biases=lambda fields: (*[fields.flag("attention_bias", False)] * 2, fields.flag("mlp_bias", False)),
         optional=("num_key_value_heads", "head_dim"),
     ),
     "mistral": Decoder(kinds=_window_in_all, biases=lambda _: (False, False, False), optional=("head_dim",)),
-    "qwen2": _QWEN2,
+    "qwen2": Decoder(kinds=_window_from, biases=lambda _: (True, False, False), optional=("head_dim",)),
     "qwen3": Decoder(kinds=_window_from, norms_heads=True),
     "gemma": Decoder(gemma=1),
     "gemma2": Decoder(kinds=_window_in_even, gemma=2),
