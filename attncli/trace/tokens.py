@@ -102,7 +102,7 @@ class Tokens(tuple[Token, ...]):
 
     @classmethod
     def without_text(cls, ids: Iterable[int]) -> Tokens:
-        """Return tokens of which only the ids are known."""
+        """Return tokens with ids alone, and no text."""
         return cls(Token(index, id_, str(id_), None, None) for index, id_ in enumerate(ids))
 
     def find(self, wanted: str | int, role: str) -> list[int]:
