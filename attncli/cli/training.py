@@ -79,7 +79,8 @@ class TrainingRun:
             self._stderr.note(note)
         if meter is not None and history.measured and self._rank[0] == 0:
             heads = plural(len(history.names), "head")
-            headline = " · ".join(filter(None, (f"{history.measured:,} of {steps} measured", heads, meter.sampling)))
+            sampling = f"means over 1 of {meter.stride} query rows" if meter.stride > 1 else ""
+            headline = " · ".join(filter(None, (f"{history.measured:,} of {steps} measured", heads, sampling)))
             output = self._output if self._form in DRAWN else self._output.changed(output=None, format_=None)
             with output.view(self._stderr, output.chosen(), "run") as canvas:
                 rows = [("first warnings",), *((warning,) for warning in history.warnings)]

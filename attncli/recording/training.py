@@ -9,13 +9,14 @@ from __future__ import annotations
 import gc
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils._python_dispatch import _disable_current_modes
@@ -36,8 +37,9 @@ _COMPILED = (
     "code that torch.compile compiled would run eagerly: nothing is measured from step {} on; set "
     "TORCH_COMPILE_DISABLE=1 to measure the program without it"
 )
-_CELLS, _ROWS = 2**18, 8  # of a call: cells whose weights are measured at most, and query rows at least
-_BLOCK = 2**21  # cells whose scores are held at a time
+_CELLS = 2**18  # of a call, whose weights are measured; of a larger one, some rows
+_MOST, _ROWS = 32, 8  # every how many rows at most; and how many at least
+_BLOCK = 2**20  # cells whose scores are held at a time
 
 
 class StepMeter:
@@ -45,7 +47,7 @@ class StepMeter:
 
     def __init__(self, every: int, on_step: Callable[[int, list[LayerMetrics]], object], notes: Notes) -> None:
         self.unit, self.steps = "step", 0  # `optimizer step`, `backward` or `forward`, and how many have ended
-        self.sampling = ""  # of how many query rows, if not all
+        self.stride = 1  # the largest number of query rows of which one is measured
         self._every, self._on_step, self._notes = every, on_step, notes
         # Of layers, in the order in which they ran first; and how many steps each optimizer made.
         self._numbers, self._steps_of = dict[_Layer, int](), dict[int, int]()
@@ -104,16 +106,20 @@ class StepMeter:
         self._runs[run] += 1
         if not self._is_due:
             return
-        batch, heads, queries, keys = call.shape
-        stride = max(min(-(-batch * heads * keys * queries // _CELLS), queries // _ROWS), 1)
-        if (found := _head_sums(call, stride)) is None:
+        if call.project is not None:
+            q, k, _ = call.project()
+            call = replace(call, q=q, k=k, project=None)
+        if call.weights is None and (call.q is None or call.k is None or call.scale is None or call.unsupported):
             self._notes.add(f"{call.place} is not measured: {call.unsupported or 'its weights are not known'}")
             return
-        key, (sums, largest) = (owner, self._runs[run], heads), found
-        place, total, highest = self._sums.get(key, (call.place, 0, largest))
-        self._sums[key] = place, total + sums, torch.maximum(highest, largest)
-        if stride > 1:
-            self.sampling = f"means over {len(range(stride // 2, queries, stride)):,} of {queries:,} query rows"
+        batch, heads, queries, keys = call.shape
+        stride = max(min(-(-batch * heads * keys * queries // _CELLS), _MOST, queries // _ROWS), 1)
+        self.stride = max(self.stride, stride)
+        key, size = (owner, self._runs[run], heads), max(_BLOCK // (heads * queries * keys), 1)
+        for start in range(0, batch, size):
+            sums, largest = _head_sums(call, slice(start, start + size), _sampled(queries, stride))
+            place, total, highest = self._sums.get(key, (call.place, 0, largest))
+            self._sums[key] = place, total + sums, torch.maximum(highest, largest)
 
     def _ended(self, event: str) -> None:
         """End a step of a program without an optimizer, after a backward or a forward of an outermost module."""
@@ -157,17 +163,20 @@ class StepMeter:
             self._on_step(self.steps, sorted(layers))
 
 
-def _head_sums(call: AttentionCall, stride: int) -> tuple[Float[Tensor, "8+H H"], Float[Tensor, " H"]] | None:
-    """Return sums over query rows, counts and products of heads, and the largest scores; None if unknown."""
-    if call.project is not None:
-        q, k, _ = call.project()
-        call = replace(call, q=q, k=k, project=None)
-    if call.weights is None and (call.q is None or call.k is None or call.scale is None or call.unsupported):
-        return None
-    largest, weights, allowed, is_row = _read_rows(call, stride)
+def _sampled(queries: int, stride: int) -> list[int]:
+    """Return a query row of each stride, at places without a period: programs have periods of their own."""
+    golden = (5**0.5 - 1) / 2
+    return [int((number + (number * golden + 0.5) % 1) * stride) for number in range(queries // stride)]
+
+
+def _head_sums(
+    call: AttentionCall, batch: slice, sampled: list[int]
+) -> tuple[Float[Tensor, "8+H H"], Float[Tensor, " H"]]:
+    """Return sums over the query rows of a part of the batch, counts and products of heads, and the largest scores."""
+    largest, weights, allowed, is_row = _read_rows(call, batch, sampled)
     is_self = call.shape[2] == call.shape[3]
     at, keys = (torch.arange(length, device=call.device) for length in call.shape[2:])
-    distance = at[stride // 2 :: stride, None] - keys
+    distance = at[sampled, None] - keys
     entropy = torch.special.entr(weights).sum(-1)
     counts, is_row = allowed.sum(-1).expand(entropy.shape), is_row.expand(entropy.shape)
     of_rows = torch.stack([entropy, entropy.exp(), counts.to(entropy)])
@@ -181,56 +190,68 @@ def _head_sums(call: AttentionCall, stride: int) -> tuple[Float[Tensor, "8+H H"]
     return torch.cat([torch.where(is_row, of_rows, 0).sum((1, 3)), linear.mT, numbers, products]), largest
 
 
-def _read_rows(call: AttentionCall, stride: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _read_rows(call: AttentionCall, batch: slice, sampled: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the largest scores `[H]` of all query rows; of sampled ones weights, allowed keys, and which count."""
-    batch, heads, queries, keys = call.shape
-    sampled, size = slice(stride // 2, None, stride), stride * max(_BLOCK // (batch * heads * keys * stride), 1)
-    blocks = [
-        (scores.amax(-1), allowed.any(-1), allowed.any(-2), scores[:, :, sampled].clone(), allowed[:, :, sampled])
-        for start in range(0, queries, size)
-        for scores, allowed in [_masked_scores(call, slice(start, min(start + size, queries)))]
-    ]
-    maxima, has_key, is_key, *of_sampled = zip(*blocks, strict=True)
-    is_row, (scores, allowed) = torch.cat(has_key, 2), (torch.cat(each, 2) for each in of_sampled)
+    _, heads, queries, keys = call.shape
+    size = max(_BLOCK // (heads * keys), 1)
+    blocks = list[tuple[Tensor, ...]]()
+    for start in range(0, queries, size):
+        rows = range(start, min(start + size, queries))
+        scores, allowed = _masked_scores(call, batch, rows)
+        inside = [at - start for at in sampled if at in rows]
+        of_all = F.pad(scores[:, :, inside], (0, keys - scores.shape[-1]), value=-torch.inf)
+        blocks.append((scores.amax(-1), allowed.any(-1), of_all, allowed[:, :, inside], allowed.any(-2)))
+    *of_rows, is_key = zip(*blocks, strict=True)
+    maxima, is_row, scores, allowed = (torch.cat(each, 2) for each in of_rows)
     if queries == keys:  # a position that no query attends to is padding
         is_row = is_row & torch.stack(is_key).any(0)
-    largest = torch.where(is_row, torch.cat(maxima, 2), -torch.inf).amax((0, 2))
+    largest = torch.where(is_row, maxima, -torch.inf).amax((0, 2))
     if call.weights is not None:  # the program's own
-        weights = _rows(call.weights, sampled)
+        weights = _rows(call.weights, batch, sampled)
     else:
-        sinks = [] if call.sinks is None else [_rows(call.sinks, sampled).expand(*scores.shape[:3], 1)]
+        sinks = [] if call.sinks is None else [_rows(call.sinks, batch, sampled).expand(*scores.shape[:3], 1)]
         weights = torch.cat([scores, *sinks], -1).softmax(-1)[..., :keys]
     is_row = is_row[:, :, sampled]
     return largest, torch.where(is_row[..., None], weights, 0), allowed, is_row
 
 
-def _masked_scores(call: AttentionCall, rows: slice) -> tuple[Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"]]:
-    """Return the scores of query rows, and the allowed keys; scores that are made here are -inf at others."""
+def _masked_scores(
+    call: AttentionCall, batch: slice, rows: range
+) -> tuple[Float[Tensor, "B H R K"], Bool[Tensor, "#B #H R K"]]:
+    """Return the scores of query rows, and the allowed keys; scores that are made here are -inf at others.
+
+    Of causal attention these are the scores of keys up to the last row.
+    """
     at, keys = (torch.arange(*ends, device=call.device) for ends in ((rows.start, rows.stop), (call.shape[3],)))
     allowed, biases = ((keys <= at[:, None]) | (not call.is_causal))[None, None], list[Tensor]()
     for mask in call.masks:
-        values = _rows(mask.values, rows)
+        values = _rows(mask.values, batch, rows)
         if mask.convention == "additive":
             biases.append(values)
             values = values <= FORBIDDEN_BELOW
         allowed = allowed & ((values != 0) == (mask.convention == "attend"))
     if call.scores is not None:
-        scores = _rows(call.scores, rows)
+        scores = _rows(call.scores, batch, rows)
         return scores, allowed & ~(scores <= FORBIDDEN_BELOW)  # NaN is allowed
     if call.weights is not None:
-        return _rows(call.weights, rows) * torch.nan, allowed
+        return torch.full_like(_rows(call.weights, batch, rows), -torch.inf), allowed  # which are not known
     q, k, scale = cast(Any, (call.q, call.k, call.scale))  # which are known
-    q = _rows(q, rows) * scale
+    q, stop = _rows(q, batch, rows) * scale, rows.stop if call.is_causal else len(keys)
     grouped = q.reshape(len(q), k.shape[1], -1, q.shape[-1])  # the queries of all heads that share keys
-    scores = (grouped @ k.detach().mT.to(q)).view(-1, call.shape[1], len(at), len(keys)) + sum(biases)
+    scores = (grouped @ k.detach()[batch, :, :stop].mT.to(q)).reshape(len(q), call.shape[1], len(at), -1)
+    for bias in biases:
+        scores += bias[..., :stop]
     scores = scores if call.softcap is None else call.softcap * (scores / call.softcap).tanh()
-    return scores + torch.zeros_like(allowed, dtype=scores.dtype).masked_fill_(~allowed, -torch.inf), allowed
+    hidden = ~allowed[..., :stop]
+    return scores.add_(torch.zeros_like(hidden, dtype=scores.dtype).masked_fill_(hidden, -torch.inf)), allowed
 
 
-def _rows(tensor: Tensor, rows: slice) -> Float[Tensor, "#B #H #R D"]:
-    """Return query rows of what broadcasts to `[B, H, Q, D]`, in float32 at least."""
+def _rows(tensor: Tensor, batch: slice, rows: Sequence[int]) -> Float[Tensor, "#B #H #R D"]:
+    """Return query rows of a part of the batch of what broadcasts to `[B, H, Q, D]`, in float32 at least."""
     tensor = tensor.detach()[(None,) * (4 - tensor.dim())]
-    tensor = tensor if tensor.shape[2] == 1 else tensor[:, :, rows]
+    tensor = tensor if len(tensor) == 1 else tensor[batch]
+    if tensor.shape[2] > 1:
+        tensor = tensor[:, :, slice(rows.start, rows.stop) if isinstance(rows, range) else rows]
     return tensor.float() if tensor.itemsize == 2 else tensor
 
 
@@ -241,4 +262,5 @@ def _head_metrics(total: Float[Tensor, "8+H H"], highest: Float[Tensor, " H"]) -
     cosines = (total[8:] / lengths / lengths[:, None]).nan_to_num(-torch.inf).fill_diagonal_(-torch.inf)
     columns = highest, entropy, effective, sink, previous, distance, keys, effective / keys, cosines.amax(0)
     values = torch.stack(columns).float().cpu()
+    values[:6, values[0].isnan()] = torch.nan  # a row that is not sampled may have been no number
     return values.masked_fill(values.isneginf(), torch.nan).numpy()

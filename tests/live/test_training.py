@@ -57,8 +57,12 @@ def heads_of(warnings: list[str], metric: str) -> set[tuple[str, int]]:
     return {(module, head) for run, module in runs for head in range(run[0], run[-1] + 1)}
 
 
+@pytest.mark.parametrize("cells", [1, 2**18])
 @pytest.mark.parametrize("name", HEALTHY)
-def test_a_run_that_goes_well_has_no_warning(name: str, programs: dict[str, Run]) -> None:
+def test_a_run_that_goes_well_has_no_warning(
+    name: str, cells: int, programs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_CELLS", cells)
     history = Metered(programs[name], every=10).history
     assert history.measured > 1
     assert np.isfinite(history.over_time("max_score")).all()
@@ -508,24 +512,47 @@ def test_grouped_keys_and_a_module_of_torch(module: bool) -> None:
     np.testing.assert_allclose(layer.values[: len(METRICS)].T, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_of_long_sequences_means_are_over_some_rows_and_the_largest_score_is_of_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_long_sequences_the_largest_score_and_a_nan_are_those_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "_BLOCK", 2**16)
-    q, k = (nn.Parameter(5 * F.normalize(torch.randn(1, 1, 2048, 8), dim=-1)) for _ in "qk")  # all as long
+    q, k = (nn.Parameter(5 * F.normalize(torch.randn(1, 2, 2048, 8), dim=-1)) for _ in "qk")  # all as long
+    row = next(at for at in range(2, 2048) if at not in training._sampled(2048, 32))
     with torch.no_grad():
-        k[0, 0, 1] = q[0, 0, 3]  # in a row that no mean is over
+        k[0, :, 1] = q[0, :, row]
     optimizer = torch.optim.SGD([q, k], lr=0.0)
 
     def run() -> None:
-        F.scaled_dot_product_attention(q, k, k, is_causal=True).sum().backward()
+        for _ in range(2):
+            F.scaled_dot_product_attention(q, k, k, is_causal=True).sum().backward()
+            optimizer.step()
+            with torch.no_grad():
+                q[0, 1, row] = torch.nan
+
+    ran = Metered(run)
+    assert ran.meter.stride == 32
+    assert ran.steps[1][0].values[0] == pytest.approx([25 / 8**0.5] * 2)
+    assert ran.steps[2][0].values[0, 0] == pytest.approx(25 / 8**0.5)
+    (warning,) = ran.history.warnings
+    assert warning.startswith("step 2: layer 0 head 1: entropy nan")
+
+
+@pytest.mark.parametrize("length", [8, 32, 64, 100])
+def test_texts_of_one_length_in_a_row_have_all_their_positions_measured(length: int) -> None:
+    torch.manual_seed(1)
+    x, text = nn.Parameter(2 * torch.randn(2, 4, 1024, 8)), torch.arange(1024) // length
+    mask = (text == text[:, None]).tril()
+    optimizer = torch.optim.SGD([x], lr=0.0)
+
+    def run() -> None:
+        F.scaled_dot_product_attention(x, x, x, mask).sum().backward()
         optimizer.step()
 
     ran = Metered(run)
-    assert ran.meter.sampling == "means over 128 of 2,048 query rows"
-    assert ran.steps[1][0].values[0] == pytest.approx(25 / 8**0.5)
-    keys = np.mean([9 + 16 * at for at in range(128)])  # the middle ones of each sixteen
-    assert ran.steps[1][0].values[COLUMNS.index("keys")] == pytest.approx(keys, rel=1e-5)
+    values = dict(zip(COLUMNS, ran.steps[1][0].values, strict=True))
+    weights = (x @ x.mT / 8**0.5).masked_fill(~mask, -torch.inf).softmax(-1).detach()
+    entropy = torch.special.entr(weights).sum(-1).mean((0, 2))
+    assert ran.meter.stride == 32
+    assert values["keys"] == pytest.approx([float(mask.sum(-1).double().mean())] * 4, rel=0.1)
+    assert values["entropy"] == pytest.approx(entropy.numpy(), rel=0.2)
 
 
 @pytest.mark.parametrize("kind", ["boolean", "additive", "written"])
@@ -545,7 +572,8 @@ def test_few_rows_know_padding_from_keys_that_they_hide(kind: str, monkeypatch: 
         optimizer.step()
 
     (layer,) = Metered(run).steps[1]
-    rows = [4 + 8 * each for each in range(6)]  # of 8, two are padding
+    rows = [each for each in training._sampled(64, 8) if each < 48]  # the others are padding
+    assert len(rows) == 6
     expected = torch.special.entr((x @ x.mT / 2 + added)[0, :, rows].softmax(-1)).sum(-1).mean(1)
     assert layer.values[COLUMNS.index("entropy")] == pytest.approx(expected.detach().numpy(), rel=1e-5)
     assert (layer.values[COLUMNS.index("keys")] == 4).all()
@@ -553,6 +581,15 @@ def test_few_rows_know_padding_from_keys_that_they_hide(kind: str, monkeypatch: 
 
 @pytest.mark.parametrize("has_all", [False, True])
 def test_few_rows_stand_for_all(has_all: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, masked_scores = list[int](), training._masked_scores
+
+    def counted(*arguments: Any) -> tuple[Tensor, Tensor]:
+        scores, allowed = masked_scores(*arguments)
+        sizes.append(scores.numel())
+        return scores, allowed
+
+    monkeypatch.setattr(training, "_masked_scores", counted)
+    monkeypatch.setattr(training, "_BLOCK", 2**30 if has_all else 2**12)
     monkeypatch.setattr(training, "_CELLS", 2**30 if has_all else 1)
     torch.manual_seed(1)
     q, k = (nn.Parameter(1.3 * torch.randn(32, 3, 128, 4)) for _ in "qk")
@@ -563,7 +600,8 @@ def test_few_rows_stand_for_all(has_all: bool, monkeypatch: pytest.MonkeyPatch) 
         optimizer.step()
 
     ran = Metered(run)
-    assert bool(ran.meter.sampling) != has_all
+    assert ran.meter.stride == (1 if has_all else 16)
+    assert max(sizes) == 32 * 3 * 128**2 if has_all else max(sizes) <= 2**12
     values = dict(zip(COLUMNS, ran.steps[1][0].values, strict=True))
     weights = (q.double() @ k.double().mT / 2).masked_fill(is_later, -torch.inf).softmax(-1).detach()
     cosines = [
@@ -572,6 +610,8 @@ def test_few_rows_stand_for_all(has_all: bool, monkeypatch: pytest.MonkeyPatch) 
     ]  # the first query has one key
     near = 1e-5 if has_all else 0.05
     entropy = torch.special.entr(weights).sum(-1).mean((0, 2))
+    largest = (q @ k.mT / 2).masked_fill(is_later, -torch.inf).amax((0, 2, 3)).detach()
+    assert values["max_score"] == pytest.approx(largest.numpy(), rel=1e-5)
     assert values["entropy"] == pytest.approx(entropy.numpy(), rel=near)
     assert values["similarity"] == pytest.approx([max(each) for each in cosines], abs=near)
     assert 0.05 < values["similarity"].max() < 0.5

@@ -14,7 +14,7 @@ from attncli.analysis import NAMES, Metric
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
-from attncli.errors import ExitCode, UsageError
+from attncli.errors import ExitCode, InputError, UsageError
 from attncli.text import did_you_mean, names_in, plural, visible
 
 if TYPE_CHECKING:
@@ -133,7 +133,10 @@ def heads(
         how: dict[str, Any] = {"workers": parallel.workers, "is_induction": choice.induction, "texts": texts}
         failures, reports = 0, dict[int, tuple[str, Any]]()
         for step, name in steps_of([each or "toy" for each in models]).items():  # one open at a time
-            stream, report = _measured(environment, request.changed(model=name), queries=queries, **how)
+            try:
+                stream, report = _measured(environment, request.changed(model=name), queries=queries, **how)
+            except InputError as error:
+                raise InputError(f"{visible(name)}: {error}") from error
             failures += stream.failures
             reports[step] = name, report.only(choice.chosen) if choice.chosen else report
         _show_checkpoints(environment, reports, color, show)
