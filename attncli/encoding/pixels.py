@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 PROCESSOR = "preprocessor_config.json"
 _BILINEAR = 2  # Pillow's number of it
 
-
 # Names of the positions before registers and patches, by the model type of a vision tower.
 BEFORE = {
     **dict.fromkeys(("beit", "clip_vision_model", "dinov2", "dinov2_with_registers", "dinov3_vit"), ("[CLS]",)),
