@@ -33,7 +33,8 @@ def _keys() -> Iterator[str]:
 
     yield "\n## Keys of attn explore\n\n| key | |\n|---|---|\n"
     for key in KEYS:
-        yield f"| {_escaped(key.shown)} | {_escaped(f'{key.short}: {key.meaning}'.removeprefix(': '))} |\n"
+        meaning = f"{key.description}: {key.tooltip}".removeprefix(": ")
+        yield f"| {_escaped(key.key_display or key.key)} | {_escaped(meaning)} |\n"
 
 
 def _section(page: Page) -> Iterator[str]:

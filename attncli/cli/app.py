@@ -31,12 +31,10 @@ def _as_utf8(text: str) -> str:
         return text
 
 
-def print_help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
-    """Print a command's help and end there; Typer would print what it returns, and a line end after it."""
-    from attncli.cli.help import page_of, show
+def _print_help(context: typer.Context, code: int = ExitCode.OK) -> NoReturn:
+    from attncli.cli.help import print_help  # which other runs spare
 
-    show(page_of(context, is_whole=False), Environment())
-    raise typer.Exit(code)
+    print_help(context, code=code)
 
 
 class WithOwnHelp:
@@ -54,7 +52,7 @@ class WithOwnHelp:
 
     def get_help(self, ctx: Any) -> NoReturn:
         """Print the help, and end there."""
-        print_help(ctx)
+        _print_help(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line; errors name this command, also where an option has no value."""
@@ -131,8 +129,6 @@ class Command(WithOwnHelp, TyperCommand):
         with ctx.obj:
             try:
                 return super().invoke(ctx)
-            except typer.Exit as end:  # as it is meant to; `--verbose` says that it is done
-                return end.exit_code
             except EOFError as error:  # a library's; Typer would take it for Ctrl-D
                 raise RuntimeError(f"EOFError: {error}") from error
             except AttnError as error:
@@ -230,10 +226,11 @@ class _Group(WithOwnHelp, TyperGroup):
     """A command group whose commands are imported and built on use, and whose errors are one line on stderr."""
 
     purposes: Mapping[str, str] = _COMMANDS
+    module = ""  # of all commands; without one each has its own
 
     def build(self, name: str) -> Any:
         """Return one of the commands."""
-        return _mask_group() if name == "mask" else _built(name, name, self.purposes[name])
+        return _mask_group() if name == "mask" else _built(self.module or name, name, self.purposes[name])
 
     def tables(self) -> dict[str, list[tuple[str, str]]]:
         """Return the tables of the help besides those of options."""
@@ -274,10 +271,7 @@ class _Masks(_Group):
     """`attn mask`."""
 
     purposes = _MASK_COMMANDS
-
-    def build(self, name: str) -> Any:
-        """Return one of the commands."""
-        return _built("mask", name, self.purposes[name])
+    module = "mask"
 
     def tables(self) -> dict[str, list[tuple[str, str]]]:
         """Return the same, and what an expression is made of."""
@@ -323,7 +317,7 @@ def _mask_group() -> Any:
         attn mask check mask.npy --expect "causal & pad(left=2)"
         """
         if context.invoked_subcommand is None:
-            print_help(context, ExitCode.USAGE)
+            _print_help(context, ExitCode.USAGE)
 
     return typer.main.get_command(masks)
 
@@ -354,7 +348,7 @@ def main(
     attn mask show "causal & window(4)" --size 12
     """
     if context.invoked_subcommand is None:
-        print_help(context, ExitCode.USAGE)
+        _print_help(context, ExitCode.USAGE)
 
 
 def _complaint(error: Any) -> str:

@@ -31,14 +31,14 @@ class CallRun:
     def __init__(
         self,
         stderr: Environment,
-        output: options.StderrOutput,
+        output: options.OutputOptions,
         expect: list[str],
         place: str | None,
         save: Path | None,
         no_fail: bool,
         again: str,
     ) -> None:
-        self._stderr, self._form, self._output = stderr, _form_of(output), _absolute(output)
+        self._stderr, self._form, self._output = stderr, *_opened(output)
         self._expects, self._no_fail, self._again, self._shown_folder = bool(expect), no_fail, again, save
         self._calls = Calls(expect or None, place, is_kept=save is not None)
         self._folder = None if save is None else _trace_folder(save)
@@ -55,8 +55,7 @@ class CallRun:
         calls.finish()
         unused = calls.unused
         calls.notes += unused
-        for note in [*calls.notes, *_left_out(calls)]:
-            self._stderr.note(note)
+        self._stderr.note(*calls.notes, *_left_out(calls))
         self._write()
         if self._folder is not None:
             self._save(self._folder)
@@ -105,9 +104,9 @@ class ProofRun:
     """A program whose models are run again with other inputs."""
 
     def __init__(
-        self, stderr: Environment, output: options.StderrOutput, claim: str, lengths: list[int] | None, no_fail: bool
+        self, stderr: Environment, output: options.OutputOptions, claim: str, lengths: list[int] | None, no_fail: bool
     ) -> None:
-        self._stderr, self._form, self._output, self._no_fail = stderr, _form_of(output), _absolute(output), no_fail
+        self._stderr, self._form, self._output, self._no_fail = stderr, *_opened(output), no_fail
         self._prover = Prover(claim, lengths)
         self.notes, self.watching = self._prover.notes, self._prover.watching
 
@@ -117,8 +116,7 @@ class ProofRun:
 
     def _show(self) -> int:
         prover, stderr = self._prover, self._stderr
-        for note in prover.notes:
-            stderr.note(note)
+        stderr.note(*prover.notes)
         if not prover.proofs and not prover.notes:
             ran_none = "nothing is proved: no torch module with attention ran in the main thread"
             stderr.note(_without_torch() or ran_none)
@@ -133,13 +131,15 @@ class ProofRun:
 
             with self._output.view(stderr, self._form, "run") as canvas:
                 for proof in prover.proofs:
-                    canvas.show(proof_parts(proof, canvas.palette("viridis"), canvas.width))
+                    canvas.show(proof_parts(proof, canvas.width))
         is_proved = bool(prover.proofs) and all(proof.is_proved for proof in prover.proofs) and not prover.notes
         return ExitCode.OK if is_proved or self._no_fail else ExitCode.FINDINGS
 
 
-def _form_of(output: options.StderrOutput) -> str:
-    """Return the format of what is shown, and import its writers before the program's folder comes first on the path.
+def _opened(output: options.OutputOptions) -> tuple[str, options.OutputOptions]:
+    """Return the format of what is shown, and the output, whose file stays where it is if the program changes folders.
+
+    Its writers are imported before the program's folder comes first on the path.
 
     Raises:
         UsageError: it is one of attention over training.
@@ -149,12 +149,7 @@ def _form_of(output: options.StderrOutput) -> str:
     form = output.chosen()
     if form not in ("table", "json"):
         raise UsageError(f"{form} is a format of attention over training; give --every N, or -F json")
-    return form
-
-
-def _absolute(output: options.StderrOutput) -> options.StderrOutput:
-    """Return an output whose file stays where it is if the program goes to another folder."""
-    return output.changed(output=None if output.file is None else str(output.file.absolute()))
+    return form, output.changed(output=None if output.file is None else str(output.file.absolute()))
 
 
 def _trace_folder(save: Path) -> Path:

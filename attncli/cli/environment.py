@@ -113,14 +113,15 @@ class PictureFile:
     def show(self, renderables: Iterable[RenderableType], title: str = "") -> None:
         """Draw the parts of a view with a blank line between them, under its title."""
         from attncli.formats.pictures import draw
+        from attncli.render.block import shortened
 
-        self._drawings.append(draw(renderables, self.palette("viridis").shortened(title, self.width), self.width))
+        self._drawings.append(draw(renderables, shortened(title, self.width), self.width))
 
     def written(self, name: str) -> Iterator[str]:
         """Yield the document of all views; `name` is the command."""
-        from attncli.formats import picture_writer
+        from attncli.formats.pictures import WRITERS
 
-        return picture_writer(self._chosen)(self._drawings, name)
+        return WRITERS[self._chosen](self._drawings, name)
 
 
 def measured_size(stream: IO[str]) -> tuple[int, int]:
@@ -142,11 +143,6 @@ def is_accessible() -> bool:
 # --- streams -----------------------------------------------------------------------------------------------
 
 _Resource = TypeVar("_Resource")
-
-
-def is_piped_in() -> bool:
-    """Whether standard input is something other than a person at a terminal."""
-    return not sys.stdin.isatty()
 
 
 def stdin_bytes() -> IO[bytes]:
@@ -240,9 +236,9 @@ class Environment:
         """Enter a context that ends with the run."""
         return self._stack.enter_context(resource)
 
-    def note(self, message: str) -> None:
-        """Print a note, such as a warning, unless `--quiet` is on."""
-        if not self.is_quiet:
+    def note(self, *messages: str) -> None:
+        """Print notes, such as warnings, unless `--quiet` is on."""
+        for message in () if self.is_quiet else messages:
             self._lines += print_error(message, "bold")
 
     @property
@@ -300,13 +296,7 @@ class Environment:
 
     @contextmanager
     def open_view(
-        self,
-        name: str,
-        chosen: str = "table",
-        path: Path | None = None,
-        color: str | None = None,
-        width: int | None = None,
-        is_all: bool = False,
+        self, name: str, chosen: str, path: Path | None, color: str | None, width: int | None, is_all: bool
     ) -> Iterator[Terminal | PictureFile]:
         """Yield an output for views in one of `formats.DRAWN`; a picture, under a name, is written after all of them.
 

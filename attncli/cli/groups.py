@@ -89,12 +89,12 @@ _Group = TypeVar("_Group", bound=Options)
 _hints: Callable[[Any], dict[str, Any]] = cache(partial(get_type_hints, include_extras=True))
 
 
-def with_option_groups(command: Callable[..., None], *more: type[Options]) -> Callable[..., None]:
+def with_option_groups(command: Callable[..., int | None], *more: type[Options]) -> Callable[..., int | None]:
     """Return a command for Typer: with a parameter for every option of its groups.
 
     An option of the command with the name of a group's option replaces its declaration; the group has its value too.
 
-    It is a function of the `Environment`, and of groups and options. `more` are groups that it does not take.
+    It is a function of the `Environment`, groups and options, to an exit code. `more` are groups that it does not take.
     """
     _, *parameters = inspect.signature(command).parameters.items()  # the first is the environment
     kinds = get_type_hints(command, include_extras=True)
@@ -105,9 +105,9 @@ def with_option_groups(command: Callable[..., None], *more: type[Options]) -> Ca
         for name, kind, default in options_of(group):
             every.setdefault(name, (kind, default))
 
-    def run(context: Context, **values: Any) -> None:
+    def run(context: Context, **values: Any) -> int | None:
         filled = {name: _filled(group, values) for name, group in groups.items()}
-        command(context.obj, **filled, **{name: values[name] for name in own_options})
+        return command(context.obj, **filled, **{name: values[name] for name in own_options})
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {}  # Typer would evaluate them, and reads the signature too

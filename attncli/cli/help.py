@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy
 from inspect import cleandoc
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import typer
 
 from attncli.cli.environment import PAGE_WIDTH, Environment, Terminal, measured_size
+from attncli.errors import ExitCode
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -81,11 +82,12 @@ def commands_of(context: typer.Context) -> Iterator[typer.Context]:
         yield from commands_of(inner)
 
 
-def show(page: Page, environment: Environment) -> None:
-    """Print a page; its lines are no longer than is good to read, in a pipe too."""
-    with environment.output(None) as stream:
+def print_help(context: typer.Context, is_whole: bool = False, code: int = ExitCode.OK) -> NoReturn:
+    """Print the help of a command, whose lines are no longer than is good to read, in a pipe too, and end there."""
+    with Environment().output(None) as stream:
         width = min(measured_size(stream)[0], PAGE_WIDTH)
-        Terminal(stream, width=width).show(_drawn(page, width))
+        Terminal(stream, width=width).show(_drawn(page_of(context, is_whole), width))
+    raise typer.Exit(code)
 
 
 def _drawn(page: Page, width: int) -> Iterator[RenderableType]:

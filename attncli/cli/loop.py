@@ -6,15 +6,17 @@ Failures of sentences are printed on stderr between the results, and counted.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from functools import partial
 from itertools import chain, islice, starmap
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from attncli.checkpoints import is_checkpoint
-from attncli.cli.environment import Environment, ProgressBar, is_piped_in, print_error, status, stdin_bytes
+from attncli.cli.environment import Environment, ProgressBar, print_error, status, stdin_bytes
 from attncli.corpus.jobs import Result, Value
-from attncli.engines.source import CorpusItem
+from attncli.engines.source import CorpusItem, trace_group
 from attncli.errors import Failure, InputError, UsageError, raise_on_failure
 from attncli.signals import OnInterrupt
 from attncli.text import visible
@@ -59,7 +61,7 @@ def sentences(options: TextOptions, environment: Environment, *, may_be_words: b
     if options.pictures:
         return starmap(CorpusItem, enumerate(options.pictures, start=1))
     is_bare = not texts and file is None
-    if options.reader is not None or texts == ["-"] or file == "-" or (is_bare and is_piped_in()):
+    if options.reader is not None or texts == ["-"] or file == "-" or (is_bare and not sys.stdin.isatty()):
         reader = options.reader
         items = _piped(options.whole, environment, is_bare) if reader is None else reader.sentences(environment.note)
         # Up to the first sentence, so that an unreadable file is refused before a model is loaded.
@@ -72,10 +74,9 @@ def sentences(options: TextOptions, environment: Environment, *, may_be_words: b
     return starmap(CorpusItem, enumerate(texts, start=1))
 
 
-def texts_of(options: TextOptions, environment: Environment) -> Iterator[str]:
-    """Yield the sentences up to the first bad one, which raises its error; see `sentences`."""
-    items = sentences(options, environment)
-    return (text for _, text in raise_on_failure((item.number, item.text) for item in items))
+def texts_of(items: Iterable[CorpusItem], is_alone: bool = False) -> list[Any]:
+    """Return the texts of sentences; a bad one raises its error, which names it unless it `is_alone`."""
+    return [text for _, text in raise_on_failure(((item.number, item.text) for item in items), is_alone)]
 
 
 def check_meant(texts: list[str], environment: Environment, may_be_words: bool = True) -> None:
@@ -158,7 +159,7 @@ def trace_job(
 
 def open_job(environment: Environment, job: ModelJob[Any]) -> tuple[BatchFn[Any], int]:
     """Open a job in this process; return its function, and the sentence from which on others are worth opening it."""
-    from attncli.corpus.jobs import items_of, open_traces, source_of
+    from attncli.corpus.jobs import open_traces, source_of
 
     model, vocab = job.options["model"], job.options.get("vocab")
     with loading(environment, model, vocab):
@@ -167,7 +168,7 @@ def open_job(environment: Environment, job: ModelJob[Any]) -> tuple[BatchFn[Any]
         source = source_of(**job.options)
     if model is None:
         environment.info(f"the toy layer: {source}")
-    return job.open(items_of(source)), source.parallel_from
+    return job.open(partial(trace_group, source)), source.parallel_from
 
 
 def run_job(
@@ -238,40 +239,31 @@ class ResultStream(Generic[Value]):
         self._environment, self._is_alone, self._raises = environment, is_alone, raises or is_alone
         self._results, self._warns_once, self._draws = results, warns_once, draws
         self._warned: set[str] = set()
-        self._has_value, self._running = False, ExitStack()
+        self._running = ExitStack()
         self._running.enter_context(OnInterrupt(self._note_stopped))
         self._bar = ProgressBar(total, shares_terminal or not environment.has_live_stderr())
         environment.enter(closing(results))
         environment.enter(closing(self._bar))
         environment.enter(self._running)
 
-    def __iter__(self) -> ResultStream[Value]:
-        return self
-
-    def __next__(self) -> tuple[int, Value | Failure]:
-        """Return the number and the value of the next result; print a failure and warnings on stderr."""
-        try:
-            number, value, warnings, notes = next(self._results)
-        except StopIteration:
-            self._finish()
-            raise
-        self._bar.advance(number)
-        if isinstance(value, Failure):
-            if self._raises:
-                raise value.kind(value.reason if self._is_alone else value.of(number))
-            self.failures += 1
-            print_error(value.of(number))
-        else:
-            self._has_value = True
-        self._warn(number, warnings, notes)
-        return number, value
-
-    def _finish(self) -> None:
+    def __iter__(self) -> Iterator[tuple[int, Value | Failure]]:
+        """Yield the numbers and the values of results; print failures and warnings on stderr."""
+        has_value = False
+        for number, value, warnings, notes in self._results:
+            self._bar.advance(number)
+            if isinstance(value, Failure):
+                if self._raises:
+                    raise value.kind(value.reason if self._is_alone else value.of(number))
+                self.failures += 1
+                print_error(value.of(number))
+            has_value |= not isinstance(value, Failure)
+            self._warn(number, warnings, notes)
+            yield number, value
         self._running.close()
         self._bar.close()
         if (more := len(self._warned) - _MAX_WARNINGS) > 0:
             self._environment.note(f"{more} more warnings; attn inspect prints them all")
-        if self._draws and not self._has_value:
+        if self._draws and not has_value:
             raise InputError("nothing to draw: no sentence could be read")
 
     def _warn(self, number: int, warnings: tuple[str, ...], notes: tuple[str, ...]) -> None:
@@ -282,8 +274,7 @@ class ResultStream(Generic[Value]):
                     self._environment.note(f"warning: {warning}")
         if not self._warns_once:
             prefix = "" if self._is_alone else f"sentence {number}: "
-            for warning in warnings:
-                self._environment.note(f"warning: {prefix}{warning}")
+            self._environment.note(*(f"warning: {prefix}{warning}" for warning in warnings))
 
     def _note_stopped(self) -> None:
         self._bar.close()
@@ -416,6 +407,6 @@ def write_folder(
         stream.hint = lambda _: summary.kept()
         for _, part in stream.values():
             if part is not None:
-                summary.add(part)
+                summary.parts.append(part)
     environment.note(str(summary))
     return stream.failures

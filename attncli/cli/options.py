@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from typer import Context, Exit
+from typer import Context
 
 from attncli.checkpoints import options as checkpoints
 from attncli.cli.groups import Options, argument, choices_of, dashed, option
@@ -166,10 +166,6 @@ class TextAndTarget(TextOptions):
 
 # --- model ------------------------------------------------------------------------------------------------
 
-Model = Annotated[
-    str | None,
-    model_option("Use a checkpoint, demo or toy. Default: toy.", "MODEL", "-m", env=True),
-]
 DemoModel = Annotated[
     str | None,
     model_option("Use a checkpoint, demo or toy. Default: demo.", "MODEL", "-m", env=True),
@@ -258,7 +254,7 @@ class Selection(Options):
 class CommonOptions(Options):
     """Options of a command on traces: of a checkpoint or the toy layer, or saved ones."""
 
-    model: Model = None
+    model: str | None = model_option("Use a checkpoint, demo or toy. Default: toy.", "MODEL", "-m", env=True)
     texts: TextAndTarget
     load: Engine
     toy: Toy
@@ -315,7 +311,6 @@ Color = Annotated[
     Literal["auto", "always", "never"] | None,
     view_option("Colour the output. Default: auto.", env=True),
 ]
-HideSpecial = Annotated[bool, choice_option("Compute with the special tokens, but hide them.", rare=True)]
 FailOn = Annotated[str | None, option("Fail on these codes only, such as leak,pad. Default: all errors.", "CODES")]
 
 
@@ -325,7 +320,7 @@ class ViewOptions(Options):
     query: list[str] | None = choice_option("Show where this query looks: a token, an index or 500:520.", "TOKEN", "-q")
     key: list[str] | None = choice_option("Show this key: a token, an index or 500:520. Repeatable.", "TOKEN", "-k")
     top_keys: int | None = choice_option("Show only the N heaviest keys of each query.", "N", low=1)
-    hide_special: HideSpecial = False
+    hide_special: bool = choice_option("Compute with the special tokens, but hide them.", rare=True)
     show: str | None = view_option("Show these parts, such as tokens,weights. Default: what fits.", "PARTS")
     colormap: Colormap = None
     ramp: Ramp = None
@@ -447,12 +442,6 @@ class InspectOutput(TraceOutput):
     format_: _WithFigures | None = _FORMAT  # type: ignore[assignment]  # there are more of them
 
 
-class StderrOutput(OutputOptions):
-    """Output of findings in a program, whose standard output is its own, or of its attention over training."""
-
-    format_: Literal["table", "json", "jsonl", "tsv", "csv", "parquet", "svg", "html", "md"] | None = _FORMAT
-
-
 class DocumentOutput(OutputOptions):
     """Output of a single document."""
 
@@ -467,11 +456,9 @@ class PictureOutput(OutputOptions):
 
 def _show_every_option(context: Context, is_wanted: bool) -> None:
     if is_wanted:
-        from attncli.cli.environment import Environment
-        from attncli.cli.help import page_of, show
+        from attncli.cli.help import print_help
 
-        show(page_of(context), Environment())
-        raise Exit
+        print_help(context, is_whole=True)
 
 
 class Verbosity(Options):

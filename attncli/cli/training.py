@@ -29,7 +29,7 @@ class TrainingRun:
     """A program whose heads are measured in each N-th step of its training."""
 
     def __init__(
-        self, stderr: Environment, output: options.StderrOutput, every: int, warn: str | None, fails: bool
+        self, stderr: Environment, output: options.OutputOptions, every: int, warn: str | None, fails: bool
     ) -> None:
         self._history = HeadHistory(rules=DEFAULT_RULES if warn is None else parse_rules(warn))
         self._stderr, self._every, self._fails = stderr, every, fails

@@ -138,15 +138,7 @@ class DatasetSummary:
     """Counts of a run's output."""
 
     folder: Path
-    names: set[str] = field(default_factory=set)  # of the parts
-    before: int = 0  # how many of them were there before
-    sentences: int = 0  # of all
-
-    def add(self, part: PartInfo) -> None:
-        """Count a part."""
-        self.names.add(part.name)
-        self.before += part.was_there
-        self.sentences += part.sentences
+    parts: list[PartInfo] = field(default_factory=list)
 
     def kept(self) -> str:
         """Return a note on the output of a stopped run, and on how to resume it."""
@@ -155,8 +147,10 @@ class DatasetSummary:
         return what if count else "no part was written yet"
 
     def __str__(self) -> str:
-        there = f", {self.before} of them there before" if self.before else ""
-        parts = f"{plural(self.sentences, 'sentence')} in {plural(len(self.names), 'part')}"
+        before = sum(part.was_there for part in self.parts)
+        there = f", {before} of them there before" if before else ""
+        sentences = sum(part.sentences for part in self.parts)
+        parts = f"{plural(sentences, 'sentence')} in {plural(len(self.parts), 'part')}"
         return f"{_shown(str(self.folder))}: {parts}{there}"
 
 
@@ -195,7 +189,7 @@ def write_dataset(folder: str, made: Mapping[str, str]) -> Iterator[DatasetSumma
             stream.write(json.dumps({"schema": SCHEMA, "made": made}) + "\n")
         summary = DatasetSummary(path)
         yield summary
-        if odd := sorted({entry.name for entry in path.glob("part-*")} - summary.names):
+        if odd := sorted({entry.name for entry in path.glob("part-*")} - {part.name for part in summary.parts}):
             raise InputError(f"{name}/{odd[0]} holds other sentences than the input; remove it")
 
 

@@ -96,12 +96,7 @@ class ModelJob(Generic[Value]):
 
 def open_traces(**options: Any) -> Items:
     """Open the source of traces; see `source_of`."""
-    return items_of(source_of(**options))
-
-
-def items_of(source: Source) -> Items:
-    """Return the function from sentences to the traces of a source."""
-    return partial(trace_group, source)
+    return partial(trace_group, source_of(**options))
 
 
 def source_of(predicts: bool = False, **options: Any) -> Source:

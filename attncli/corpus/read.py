@@ -45,12 +45,11 @@ class SentenceReader:
         reader = cls(location, find_files(location), column, whole, chat)
         kinds = {reader.kind(file): file for file in reversed(reader.files)}  # and the first file of each
         if column is not None and kinds.keys() <= {"text", "messages"}:
-            refused, remedy = ("column", reader.files[0]), "it applies to .csv, .tsv, .parquet, .jsonl and .ndjson"
+            option, file, remedy = "column", reader.files[0], "it applies to .csv, .tsv, .parquet, .jsonl and .ndjson"
         elif whole and (others := [file for kind, file in kinds.items() if kind != "text"]):
-            refused, remedy = ("whole", others[0]), "drop it"
+            option, file, remedy = "whole", others[0], "drop it"
         else:
             return reader
-        option, file = refused
         raise UsageError(f"--{option} does not apply to {visible(file.name)}, which is {reader.kind(file)}; {remedy}")
 
     def kind(self, file: SentenceFile) -> Kind:

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from textual import events, work
 from textual.app import App, ComposeResult
-from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.driver import Driver
 from textual.widgets import HelpPanel, Input, Label
 from textual.worker import get_current_worker
 from threadpoolctl import threadpool_limits
 
-from attncli.explore.command import ViewSnapshot, What
+from attncli.explore.command import What
 from attncli.explore.computation import ComputedView, IncrementalComputation, reason
 from attncli.explore.keys import KEYS
 from attncli.explore.panes import KeyFooter, LineInput, Pane
@@ -44,8 +43,8 @@ _UNTIL_ENDED = 2  # seconds for an orderly end
 LEAST = (60, 20)  # columns and lines of a terminal
 
 
-def run(model: InteractiveSource, look: ViewState, palette: Palette) -> tuple[ViewSnapshot, bool]:
-    """Run the explorer until it is left; return the last view, and whether the model still computes.
+def run(model: InteractiveSource, look: ViewState, palette: Palette) -> tuple[ViewState, What, bool]:
+    """Run the explorer until it is left; return the last view, its pane, and whether the model still computes.
 
     Args:
         model: the model.
@@ -68,7 +67,7 @@ def run(model: InteractiveSource, look: ViewState, palette: Palette) -> tuple[Vi
             signal.signal(number, handler)
     if explorer.return_code:
         raise RuntimeError("the explorer failed")
-    return explorer.seen, explorer.is_computing()
+    return *explorer.seen, explorer.is_computing()
 
 
 def _end_with_terminal() -> None:
@@ -131,10 +130,7 @@ class Explorer(App[None]):
     """
     ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = "#text"
-    BINDINGS: ClassVar = [
-        Binding(key.keys, key.action, key.short, key.in_footer, key.shown, priority=True, tooltip=key.meaning)
-        for key in KEYS
-    ]
+    BINDINGS: ClassVar = [*KEYS]
 
     def __init__(self, model: InteractiveSource, look: ViewState, palette: Palette, seeks_label: bool = False) -> None:
         super().__init__(ansi_color=True)
@@ -272,19 +268,19 @@ class Explorer(App[None]):
         self._redraw()
 
     @property
-    def seen(self) -> ViewSnapshot:
-        """The view on the screen: of the numbers that are there."""
+    def seen(self) -> tuple[ViewState, What]:
+        """The view on the screen, of the numbers that are there, and the pane that has the focus."""
         look, shown = self.look, self._shown
         what: What = "why" if self._has_why else self._map
         if shown is None:
-            return ViewSnapshot(look, what)
+            return look, what
         if not shown.serves(look):
             look = replace(look, question=shown.look.question, layer=shown.look.layer, numbers=shown.look.numbers)
         limits, sight = shown.limits(look.kind), shown.sight(look.kind)
         assert sight is not None
         kind = sight.layer.kind if len(limits.kinds) > 1 else None
         look = replace(look.within(limits), layer=sight.layer.layer, kind=kind)
-        return ViewSnapshot(look, what)
+        return look, what
 
     # --- drawing ---
 
@@ -309,7 +305,7 @@ class Explorer(App[None]):
         is_current = result is not None and result.is_whole and result.serves(self.look)
         failure = result.failure if result is not None and result.look.question == self.look.question else ""
         messages = (self._message or failure or ("" if is_current else "computing …"),)
-        self._panes["status"].draw(status_line, sight, messages, self._palette)
+        self._panes["status"].draw(status_line, sight, messages)
 
     def _draw_maps(self, shown: ComputedView, sight: LayerViewCache) -> None:
         panes, palette, layer = self._panes, self._palette, sight.layer
@@ -354,7 +350,7 @@ class Explorer(App[None]):
         elif self._prompt.name == "mask":
             mistake = mistake_in(value) if value.strip() else None
             if mistake is None:
-                self.go(self.look.masked(value))
+                self.go(self.look.with_text("mask", value.strip()))
             self._say("" if mistake is None else mistake.reason)
         else:
             self.go(self.look.with_text(self._prompt.name, value))
@@ -463,10 +459,6 @@ class Explorer(App[None]):
         if self._has_why:
             self.set_focus(self._panes["head"])
         self._redraw()
-
-    def action_leave(self) -> None:
-        """Leave."""
-        self.exit()
 
     def action_help(self) -> None:
         """Show the keys of the pane with the focus, or close them."""

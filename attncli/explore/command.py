@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal
 
 from attncli.explore.view_state import ViewState
 
@@ -11,36 +12,18 @@ _ENCODING = ("utf-8", "surrogateescape")
 What = Literal["head", "heads", "map", "why"]
 
 
-class ViewSnapshot(NamedTuple):
-    """A view and the pane that has the focus.
+def command_of(look: ViewState, what: What, fixed: Sequence[str] = (), is_saved: bool = False) -> list[str]:
+    """Return the words of the command that prints a view.
 
-    Attributes:
+    Args:
         look: the view.
         what: a head, all heads of its layer, the map of all layers, or why the query attends to the key.
+        fixed: the options that no key changes, of the model and the colours, a word each.
+        is_saved: whether it is a view of a saved trace, which has its texts and its mask.
     """
-
-    look: ViewState
-    what: What = "head"
-
-
-class InputSource(NamedTuple):
-    """The part of a command line that no key changes.
-
-    Attributes:
-        options: of the model and the colours, a word each.
-        is_saved: whether it is a saved trace, which has its texts and its mask.
-    """
-
-    options: tuple[str, ...] = ()
-    is_saved: bool = False
-
-
-def command_of(seen: ViewSnapshot, source: InputSource) -> list[str]:
-    """Return the words of the command that prints a view."""
-    look, what = seen
-    question, options = look.question, [*source.options]
-    texts = [] if source.is_saved else [question.text]
-    if not source.is_saved:
+    question, options = look.question, [*fixed]
+    texts = [] if is_saved else [question.text]
+    if not is_saved:
         for name, value in (("pair", question.pair), ("target", question.target), ("mask", question.mask)):
             options += [] if value is None else [f"--{name}", value]
     options += [] if look.kind is None else ["--kind", look.kind]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attncli.analysis.derive import derive
 from attncli.analysis.heads import HeadReport, survey
-from attncli.analysis.metrics import HeadKey, most_telling, strongest
+from attncli.analysis.metrics import HeadKey, Label, most_telling, strongest
 from attncli.errors import AttnError, UsageError
 from attncli.explore.view_state import Limits, ViewState, last_word
 from attncli.render.explore.layer_view import LayerViewCache
@@ -54,16 +55,17 @@ class ComputedView:
     @property
     def most_telling(self) -> HeadKey | None:
         """The head with the strongest label; None without one."""
-        heads = self.survey.heads if self.survey else ()
-        labels = {(each.layer, each.kind, each.head): each.labels for each in heads}
-        return next(iter(most_telling([*labels], labels, 1)), None)
+        return next(iter(most_telling([*self._labels], self._labels, 1)), None)
 
     def labels(self, sight: LayerViewCache) -> dict[int, str]:
         """Return the labels of the heads of a layer, as far as they are measured."""
         place = sight.layer.layer, sight.layer.kind
+        return {key[2]: strongest(self._labels, key) for key in self._labels if key[:2] == place}
+
+    @cached_property
+    def _labels(self) -> dict[HeadKey, tuple[Label, ...]]:
         heads = self.survey.heads if self.survey else ()
-        labels = {(each.layer, each.kind, each.head): each.labels for each in heads}
-        return {key[2]: strongest(labels, key) for key in labels if key[:2] == place}
+        return {(each.layer, each.kind, each.head): each.labels for each in heads}
 
     def at_heaviest(self, look: ViewState) -> ViewState:
         """Return a view with the cursor on the last query and its heaviest key."""

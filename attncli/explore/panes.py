@@ -46,7 +46,6 @@ class Pane(Widget):
         self.content = PaneContent(Block([], 0))
         self._drawn_of: object = None
         self._strips: list[Strip] = []
-        self._is_late = False
 
     def draw(self, function: Callable[..., PaneContent], *inputs: object, is_late: bool = False) -> None:
         """Show what a function returns for some inputs and the room of the pane; in grey if it `is_late`."""

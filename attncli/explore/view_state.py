@@ -73,12 +73,8 @@ class ViewState:
         """Return the view of another text, with the cursor in the same place."""
         return replace(self, question=self.question._replace(text=text))
 
-    def masked(self, mask: str) -> ViewState:
-        """Return the view under another mask; an empty one is the model's own."""
-        return replace(self, question=self.question._replace(mask=mask.strip() or None))
-
     def with_text(self, name: str, text: str) -> ViewState:
-        """Return the view of the same text with another `pair` or `target`; an empty one removes it."""
+        """Return the view of the same text with another `pair`, `target` or `mask`; an empty one removes it."""
         return replace(self, question=Query(**self.question._asdict() | {name: text or None}))
 
     def counting(self, numbers: Numbers) -> ViewState:

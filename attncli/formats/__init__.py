@@ -6,7 +6,7 @@ that computed it. The other joins the pieces of all sentences, without failures,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from attncli.text import did_you_mean, visible
 if TYPE_CHECKING:
     from attncli.analysis.ablation import Ablation
     from attncli.formats.json import Parts
-    from attncli.formats.pictures import Drawing
     from attncli.trace.tokenization import Tokenization
     from attncli.trace.trace import Trace
 
@@ -54,13 +53,6 @@ def joined(form: str, parts: Parts, types: Mapping[str, str]) -> Iterator[str]:
     from attncli.formats.rows import joined_rows
 
     return joined_rows(parts, types, form)
-
-
-def picture_writer(form: str) -> Callable[[Sequence[Drawing], str], Iterator[str]]:
-    """Return the writer of drawn views as svg, html or md."""
-    from attncli.formats import pictures
-
-    return {"svg": pictures.write_svg, "html": pictures.write_html, "md": pictures.write_markdown}[form]
 
 
 def choose_format(form: str | None, output: Path | None, choices: Sequence[str], is_folder: bool = False) -> str:

@@ -171,3 +171,6 @@ def write_markdown(drawings: Sequence[Drawing], name: str) -> Iterator[str]:
 def _longest(text: str) -> int:
     """Return the length of the longest run of backticks."""
     return max(map(len, re.findall(r"`+", text)), default=0)
+
+
+WRITERS = {"svg": write_svg, "html": write_html, "md": write_markdown}

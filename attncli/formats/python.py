@@ -16,6 +16,7 @@ from attncli.trace.view import Ramp, View
 if TYPE_CHECKING:
     from attncli.analysis.calls.calls import Calls
     from attncli.analysis.composition import Composition
+    from attncli.formats.columns import Table
     from attncli.render.palette import Palette
 
 _ROOM = 100  # characters in a line of a notebook; wider content scrolls
@@ -66,20 +67,19 @@ def _drawn(result: object, palette: Palette) -> Iterable[Any] | None:
             return chain(layout.renderables(), (note.partition(". --")[0] + _MORE for note in layout.notes()))
         case Composition():
             return why.CompositionPage(result, None, TableFormat(palette, _ROOM)).parts()
-        case HeadReport():
-            return heads.head_parts(result, palette, _ROOM)
         case Difference():
             return diff.DiffView(result, palette, _ROOM, top=TOP).renderables()
         case LabelledMask():
             return None if result.subject.is_ambiguous else masks.MaskView(palette, _ROOM).shown(result.subject)
-        case Tokenization():
-            return tokens.tokens_parts(result, palette, _ROOM)
+        case ModelProof():
+            return findings.proof_parts(result, _ROOM)
     views: dict[type, Callable[[Any, Palette, int], Iterable[Any]]] = {
         Ablation: ablation.ablation_parts,
+        HeadReport: heads.head_parts,
+        Tokenization: tokens.tokens_parts,
         PairReport: pairs.pair_parts,
         Report: findings.report_parts,
         Calls: calls.calls_parts,
-        ModelProof: findings.proof_parts,
     }
     view = views.get(type(result))
     return None if view is None else view(result, palette, _ROOM)
@@ -117,18 +117,12 @@ def frame_of(result: object) -> Any:
     require("a data frame", "pandas")
     import pandas
 
-    match result:
-        case HeadReport():
-            types, parts = head_table(result)
-        case PairReport():
-            types, parts = pair_table(result)
-        case Composition():
-            types, parts = term_table(result)
-        case Ablation():
-            types, parts = table_of(0, result, None)
-        case _:
-            types, parts = table_of(0, *_part_of(result))
-    blocks, columns = list(parts), {}
+    tables: dict[type, Callable[[Any], Table]] = {
+        HeadReport: head_table, PairReport: pair_table, Composition: term_table,
+        Ablation: lambda ablation: table_of(0, ablation, None),
+    }  # fmt: skip
+    table = tables.get(type(result), lambda part: table_of(0, *_part_of(part)))(result)
+    types, blocks, columns = table.types, list(table.blocks), {}
     for name, kind in types.items():
         if name == "sentence" or all(block[name] is None for block in blocks):  # scores of derived layers
             continue

@@ -79,7 +79,7 @@ class StepMeter:
             self._watch.enter_context(watching(self._take, notes=self._notes, on_end=self._ended))
 
     def _compile(self, compiler: Callable[..., Any], model: Any = None, **options: Any) -> Any:
-        """Compile a module, or a function, of which libraries compile many and call few."""
+        """Compile, and end the measuring: for a module now, for a function when it runs, as few of libraries do."""
         compiled, ending = compiler(model, **options), self._ending()
         backend = getattr(options.get("backend"), "__name__", options.get("backend"))
         if model is None or backend == "eager" or os.environ.get("TORCH_COMPILE_DISABLE") == "1":  # flex has eager

@@ -22,6 +22,7 @@ from attncli.render.block import (
     in_words,
     lines_of,
     ranking,
+    shortened,
     stack,
     wrapping,
 )
@@ -55,7 +56,7 @@ def ablation_parts(
     view = _AblationView(ablation, palette, width or COMFORTABLE, _DIGITS if precision is None else precision)
     source = ablation.source
     facts = [*architecture_of(source), plural(source.layers, "layer"), *numbers_of(source)]
-    headline = joined(source.title, [*facts, plural(len(ablation.tokens), "token")], palette)
+    headline = joined(source.title, [*facts, plural(len(ablation.tokens), "token")])
     parts: list[RenderableType] = [headline, view.summary(sentence)]
     if ablation.heads:
         parts += view.each(10**6 if height is None else height - lines_of(parts, view.width), height is not None)
@@ -92,7 +93,7 @@ class _AblationView:
         one = self.ablation
         rows: list[list[Cell]] = [[("outcome", DIM), (self._outcome(), None)], [("cut", DIM), (self._cut(), None)]]
         if sentence is not None:
-            text = self.palette.shortened(visible(one.text), self.width)
+            text = shortened(visible(one.text), self.width)
             rows.insert(0, [(f"sentence {sentence}", DIM), (text, None)])
         numbers = [("before", one.before, self._meaning(one.before), "")]
         if one.after is not None and one.change is not None:
@@ -111,9 +112,9 @@ class _AblationView:
             which = f"token {first}" if first == last else f"tokens {as_ranges(one.targets)}"
             return f"mean loss of {which}, each predicted from those before it"
         assert one.next is not None
-        named = self.palette.label(one.next.label)
+        named = visible(one.next.label)
         if one.against is not None:
-            return f"logit of {named} − logit of {self.palette.label(one.against.label)} as the next token"
+            return f"logit of {named} − logit of {visible(one.against.label)} as the next token"
         chosen = "" if one.choice.next is not None else ", the model's own first choice"
         return f"log-probability of {named} as the next token{chosen}"
 
@@ -141,7 +142,7 @@ class _AblationView:
         assert one.against is not None
         first, second = (one.next, one.against) if value >= 0 else (one.against, one.next)
         times = f"{math.exp(min(abs(value), 700)):.3g}"
-        return f"{self.palette.label(first.label)} is {times} times as likely as {self.palette.label(second.label)}"
+        return f"{visible(first.label)} is {times} times as likely as {visible(second.label)}"
 
     # --- heads that were cut alone ---
 
@@ -177,7 +178,7 @@ class _AblationView:
             after,
             Column("change", [self._number(head.change, "+") for head in heads]),
         ]
-        if self.width >= _WITH_BARS:
+        if self.width >= _WITH_BARS and not self.palette.is_read_aloud:
             columns.append(bar_column(signed_bar(head.change, largest, _BAR, self.palette) for head in heads))
         if any(head.direct is not None for head in heads):
             direct = ["" if head.direct is None else self._number(head.direct, "+") for head in heads]

@@ -13,7 +13,7 @@ from attncli.analysis.steps import LEVELS, STAGE_OF, STAGES
 from attncli.render.block import Column, table, width_of
 from attncli.render.findings import SEVERITY_STYLES, by_layers
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.text import layers_named
+from attncli.text import layers_named, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,7 +29,7 @@ def agreement_parts(agreement: Agreement, palette: Palette, width: int | None) -
 
     Stages that part are red. A narrow terminal has these alone, so that the table stays one.
     """
-    first, second = map(palette.label, agreement.names)
+    first, second = map(visible, agreement.names)
     yield Text.assemble(("A ", BOLD), first, ("   B ", BOLD), second)
     shown_here = [parting for parting in reversed(agreement.partings) if parting.kind is None]
     parted = {(layer, parting.stage): parting for parting in shown_here for layer in parting.layers}
@@ -45,7 +45,7 @@ def agreement_parts(agreement: Agreement, palette: Palette, width: int | None) -
     if len(columns) > 1:
         yield table(columns, width, palette)
     for sentence in sentences(agreement):
-        yield Text(palette.label(sentence), _AGREES if agreement.agrees and not agreement.not_compared else "")
+        yield Text(visible(sentence), _AGREES if agreement.agrees and not agreement.not_compared else "")
 
 
 def sentences(agreement: Agreement) -> list[str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attncli.render.block import COMFORTABLE, Block, Cell, Column, ranking, width_of
+from attncli.render.block import COMFORTABLE, Block, Cell, Column, ranking, shortened, width_of
 from attncli.render.matrix import DIGITS, LONGEST_LABEL, WIDEST_FIXED, number_text
 from attncli.render.palette import SIGNS, Palette, Scale
 from attncli.trace.tokens import Token
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
 
     from attncli.trace.view import Ramp
 
-_NARROWEST_BAR, _WIDEST_BAR = 7, 20
+_NARROWEST_BAR, _WIDEST_BAR, _WIDEST_SIGNED_BAR = 7, 20, 41
 
 
 def bar(weight: float, largest: float, width: int, palette: Palette, ramp: Ramp | None = None) -> Cell:
     """Return a bar that begins at 0 on the left, in the colour of its weight; what is not finite is a mark."""
     if not math.isfinite(weight):
         return _mark(weight), None
-    return palette.bar * _cells(weight, largest, width), palette.ink(weight, Scale.up_to(1.0, ramp))
+    return "█" * _cells(weight, largest, width), palette.ink(weight, Scale.up_to(1.0, ramp))
 
 
 def signed_bar(value: float, largest: float, width: int, palette: Palette) -> Cell:
@@ -34,7 +35,7 @@ def signed_bar(value: float, largest: float, width: int, palette: Palette) -> Ce
     if not math.isfinite(value):
         return _mark(value), None
     style = SIGNS[value > 0] if palette.has_color else None
-    return (palette.bar if value > 0 or palette.tier != "blocks" else "▒") * _cells(abs(value), largest, width), style
+    return ("█" if value > 0 or palette.has_color else "▒") * _cells(abs(value), largest, width), style
 
 
 def bar_column(bars: Iterable[Cell]) -> Column:
@@ -76,7 +77,7 @@ class TableFormat:
 
     def named(self, token: Token, longest: int = LONGEST_LABEL) -> str:
         """Return a token as `2 flies`."""
-        return f"{token.index} {self.palette.shortened(token.label, longest)}"
+        return f"{token.index} {shortened(token.label, longest)}"
 
     def number(self, value: Any) -> str:
         """Return a number by itself; one that fixed decimals would show as nothing keeps its size."""
@@ -98,16 +99,23 @@ class TableFormat:
         return number_text(float(value), self._digits)
 
     def with_bars(
-        self, columns: Sequence[Column], place: int, values: Sequence[float | None], largest: float, left_out: int = 0
+        self,
+        columns: Sequence[Column],
+        place: int,
+        values: Sequence[float | None],
+        largest: float,
+        left_out: int = 0,
+        is_signed: bool = False,
     ) -> Block:
         """Return a table with bars in front of one of its columns, which counts rows that are left out."""
-        width = self.bar_width(columns, place, _WIDEST_BAR)
+        width = self._bar_width(columns, place, _WIDEST_SIGNED_BAR if is_signed else _WIDEST_BAR)
         if not width or self.palette.is_read_aloud:
             return ranking(columns, left_out, self.width, self.palette)
-        bars = [("", None) if one is None else bar(one, largest, width, self.palette, self.ramp) for one in values]
+        draw = signed_bar if is_signed else partial(bar, ramp=self.ramp)
+        bars = [("", None) if one is None else draw(one, largest, width, self.palette) for one in values]
         return ranking([*columns[:place], bar_column(bars), *columns[place:]], left_out, self.width)
 
-    def bar_width(self, columns: Sequence[Column], place: int, widest: int) -> int:
+    def _bar_width(self, columns: Sequence[Column], place: int, widest: int) -> int:
         """Return how wide bars in front of a column may be: what all columns leave free, or those before it.
 
         Where these fill the line there are none.

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from io import StringIO
+from itertools import islice, zip_longest
 from typing import NamedTuple
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
 from rich.segment import Segment
 from rich.style import Style
 
 from attncli.render.palette import BOLD, DIM, Palette
+from attncli.text import visible
 
 COMFORTABLE = 100  # cells in a line where the output sets no width
 _ALOUD = {  # titles of columns, as they are read
@@ -36,20 +37,11 @@ class Block(NamedTuple):
             yield from line
             yield Segment.line()
 
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Return the width: a block neither wraps nor shrinks."""
-        return Measurement(self.width, self.width)
-
 
 def block(lines: Iterable[Sequence[Segment]]) -> Block:
     """Return lines as a block of their greatest width."""
     rows = [list(line) for line in lines]
-    return Block(rows, max((sum(map(segment_width, line)) for line in rows), default=0))
-
-
-def segment_width(segment: Segment) -> int:
-    """Return how many cells a segment takes."""
-    return cell_len(segment.text)
+    return Block(rows, max((Segment.get_line_length(line) for line in rows), default=0))
 
 
 def stack(blocks: Iterable[Block], gap: int = 0) -> Block:
@@ -65,16 +57,11 @@ def stack(blocks: Iterable[Block], gap: int = 0) -> Block:
 
 def hstack(blocks: Sequence[Block], gap: int = 2) -> Block:
     """Return the blocks side by side, their tops aligned."""
-    height = max(len(one.lines) for one in blocks)
-    lines: list[list[Segment]] = [[] for _ in range(height)]
-    for one in blocks:
-        for index, line in enumerate(lines):
-            if line or one is not blocks[0]:
-                line.append(Segment(" " * gap))
-            content = one.lines[index] if index < len(one.lines) else []
-            line.extend(content)
-            line.append(Segment(" " * (one.width - sum(map(segment_width, content)))))
-    return Block([trimmed(line) for line in lines], sum(one.width for one in blocks) + gap * (len(blocks) - 1))
+    lines, between = list[list[Segment]](), Segment(" " * gap)
+    for row in zip_longest(*(one.lines for one in blocks), fillvalue=()):
+        parts = (Segment.adjust_line_length(list(part), one.width) for part, one in zip(row, blocks, strict=True))
+        lines.append(trimmed(segment for part in parts for segment in (*part, between)))
+    return Block(lines, sum(one.width for one in blocks) + gap * (len(blocks) - 1))
 
 
 def in_lines(blocks: Iterable[Block], gap: int, width: int | None) -> list[list[Block]]:
@@ -105,37 +92,36 @@ def in_words(text: str, width: int | None) -> list[str]:
     return [line.removeprefix(" ") for line in lines if line] or [""]
 
 
-def cell(text: str, width: int, style: Style | None = None, align: str = "right") -> Segment:
-    """Return text padded to `width` cells."""
+def shortened(text: str, width: int, keeps_end: bool = False) -> str:
+    """Return text of a user, a file or a vocabulary in at most `width` cells: all, or an end of it and an ellipsis."""
+    text = visible(text)
+    if cell_len(text) <= width:
+        return text
+    if not keeps_end:
+        return set_cell_size(text, width - 1).rstrip() + "…"
+    while cell_len(text) > width - 1:
+        text = text[1:]
+    return "…" + text.lstrip()
+
+
+def padded(text: str, width: int, style: Style | None = None, align: str = ">") -> Segment:
+    """Return text in exactly `width` cells: padded, or cut; aligned by `<` or `>`."""
+    text = set_cell_size(text, width) if cell_len(text) > width else text
     padding = " " * (width - cell_len(text))
-    return Segment(padding + text if align == "right" else text + padding, style)
+    return Segment(padding + text if align == ">" else text + padding, style)
 
 
-def grid(rows: Sequence[Sequence[tuple[str, Style | None]]], align: str, width: int | None) -> Block:
-    """Return rows of words in columns; columns that do not fit follow below, each time behind the first one.
+def column_of(cells: Sequence[Cell], align: str) -> Block:
+    """Return cells one above the other, as wide as the widest, aligned by `<` or `>`."""
+    width = max(cell_len(text) for text, _ in cells)
+    return Block([[padded(text, width, style, align)] for text, style in cells], width)
 
-    A row has a cell for each column, and `align` a `<` or `>`.
-    """
-    widths = [max(cell_len(row[column][0]) for row in rows) + 2 for column in range(len(align))]
-    chunks, used = [[0]], widths[0]
-    for column in range(1, len(align)):
-        if len(chunks[-1]) > 1 and width is not None and used + widths[column] - 2 > width:
-            chunks.append([0])
-            used = widths[0]
-        chunks[-1].append(column)
-        used += widths[column]
-    return block(
-        trimmed(
-            segment
-            for column in chunk
-            for segment in (
-                cell(row[column][0], widths[column] - 2, row[column][1], "right" if align[column] == ">" else "left"),
-                Segment("  "),
-            )
-        )
-        for chunk in chunks
-        for row in rows
-    )
+
+def grid(columns: Sequence[Block], width: int | None) -> Block:
+    """Return columns side by side; those that do not fit follow below, each time behind the first one."""
+    first, *others = columns
+    lines = in_lines(others, 2, None if width is None else width - first.width - 2)
+    return stack(hstack([first, *line]) for line in lines or [[]])
 
 
 def trimmed(line: Iterable[Segment]) -> list[Segment]:
@@ -193,8 +179,7 @@ def table(columns: Sequence[Column], width: int | None, palette: Palette | None 
         ]
         lines = [", ".join(row) if len(row) > 1 else row[0].removeprefix(names[0]).strip() for row in facts]
         return block([Segment(part)] for line in lines for part in in_words(line, width))
-    rows = list(zip(*(column.cells for column in columns), strict=True))
-    return grid(rows, "".join(column.align for column in columns), width)
+    return grid([column_of(column.cells, column.align) for column in columns], width)
 
 
 def ranking(columns: Sequence[Column], left_out: int, width: int | None, palette: Palette | None = None) -> Block:
@@ -261,23 +246,23 @@ def cut(text: str, bounds: Bounds) -> str:
     if len(lines) <= bounds.lines:
         return text
     *before, last = lines[: bounds.lines]
-    return " ".join([*before, Palette().shortened(f"{last} …", bounds.width)])
+    return " ".join([*before, shortened(f"{last} …", bounds.width)])
 
 
 def crop(lines: Iterable[Sequence[Segment]], bounds: Bounds) -> Block:
     """Return as much of some lines as there is room for."""
-    shown = [list(line) for line, _ in zip(lines, range(bounds.lines), strict=False)]
-    return Block([Segment.adjust_line_length(line, bounds.width, pad=False) for line in shown], bounds.width)
+    shown = (Segment.adjust_line_length(list(line), bounds.width, pad=False) for line in islice(lines, bounds.lines))
+    return Block(list(shown), bounds.width)
 
 
-def join_facts(facts: Iterable[str], width: int, palette: Palette, title: str = "") -> list[Segment]:
+def join_facts(facts: Iterable[str], width: int, title: str = "") -> list[Segment]:
     """Return a title and as many facts behind it as a line has room for; the first ones matter most.
 
     The first of all is shortened where it is too long for a line.
     """
-    text = title = palette.shortened(title, width) if cell_len(title) > width else title
+    text = title = shortened(title, width) if cell_len(title) > width else title
     for fact in facts:
-        longer = f"{text} · {fact}" if text else palette.shortened(fact, width) if cell_len(fact) > width else fact
+        longer = f"{text} · {fact}" if text else shortened(fact, width) if cell_len(fact) > width else fact
         if fact and cell_len(longer) <= width:
             text = longer
     return [Segment(title, BOLD), Segment(text[len(title) :], DIM)]

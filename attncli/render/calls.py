@@ -13,11 +13,11 @@ from rich.text import Text
 
 from attncli.analysis.calls.groups import joined_modules, joined_places
 from attncli.masks.findings import Finding
-from attncli.render.block import COMFORTABLE, Block, Cell, Column, table, width_of
+from attncli.render.block import COMFORTABLE, Block, Cell, Column, shortened, table, width_of
 from attncli.render.findings import SEVERITY_STYLES, finding_lines, tally
 from attncli.render.masks import compared
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.text import plural
+from attncli.text import plural, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -67,13 +67,13 @@ def calls_parts(
 def _table(rows: Sequence[CallGroup], palette: Palette, width: int | None) -> Block:
     """Return a line for each place; where a line is too short, columns are left out, and names lose their beginning."""
     columns = [
-        Column("place", [palette.label(str(row.place)) for row in rows], align="<"),
-        Column("module", [palette.label(row.module or "") for row in rows], align="<"),
+        Column("place", [visible(str(row.place)) for row in rows], align="<"),
+        Column("module", [visible(row.module or "") for row in rows], align="<"),
         Column("calls", [str(row.calls) for row in rows]),
         Column("kind", [row.api for row in rows], align="<"),
         Column("heads", [str(row.sizes[1]) for row in rows]),
         Column("queries×keys", [f"{row.sizes[2]}×{row.sizes[3]}" for row in rows]),
-        Column("mask", [palette.label(row.mask) for row in rows], align="<"),
+        Column("mask", [visible(row.mask) for row in rows], align="<"),
         Column("result", [_result(row)[0] for row in rows], [_result(row)[1] for row in rows], "<"),
     ]
     shown = {column.title: column for column in columns if any(column.texts)}
@@ -87,7 +87,7 @@ def _table(rows: Sequence[CallGroup], palette: Palette, width: int | None) -> Bl
     for title in _SHORTENED:
         if title in shown and (excess := width_of(shown.values()) - 2 - width) > 0:
             own, most = shown[title], max(shown[title].width - excess, _LEAST)
-            texts = [palette.shortened(text, most, keeps_end=title != "mask") for text in own.texts]
+            texts = [shortened(text, most, keeps_end=title != "mask") for text in own.texts]
             shown[title] = own._replace(texts=texts)
     return table([*shown.values()], None)
 
@@ -127,20 +127,18 @@ def _at_a_line(
     place = rows[0].place
     modules = joined_modules([track.place.module for row in rows for track in row.tracks])
     arrow = f"  --> {place} in {place.function}{f' ({modules})' if modules else ''}"
-    parts: list[RenderableType] = [finding_lines(findings, palette, width), Text(palette.label(arrow), BOLD)]
-    parts += _source(calls, str(place), findings, palette, width)
+    parts: list[RenderableType] = [finding_lines(findings, width), Text(visible(arrow), BOLD)]
+    parts += _source(calls, str(place), findings, width)
     drawn = next((finding.comparison for finding in findings if finding.comparison is not None), None)
     parts += [] if drawn is None else compared(drawn, palette, width or COMFORTABLE, lines)
     if commands is not None:
         row, worst = min(found.items(), key=lambda each: each[0][1] != "error")[1][0]
         for number, command in enumerate(commands(row, worst)):
-            parts.append(Text.assemble((" " * 6 if number else "more: ", DIM), palette.label(command)))
+            parts.append(Text.assemble((" " * 6 if number else "more: ", DIM), visible(command)))
     return not any(finding.severity == "error" for finding in findings), parts
 
 
-def _source(
-    calls: Calls, place: str, findings: Sequence[Finding], palette: Palette, width: int | None
-) -> Iterator[Text]:
+def _source(calls: Calls, place: str, findings: Sequence[Finding], width: int | None) -> Iterator[Text]:
     """Yield the lines that made the masks of findings, and the line that uses them, as they are written."""
     notes = {}
     for line in sorted(line for finding in findings for line in finding.made_at):
@@ -153,7 +151,7 @@ def _source(
     for line, code in zip(sources, codes, strict=True):
         if code or notes[line]:
             room = max((width or _WIDE) - margin - 3 - len(notes[line]), _LEAST)
-            parts = (f"{line.rpartition(':')[2]:>{margin}} | ", DIM), palette.shortened(code, room), (notes[line], DIM)
+            parts = (f"{line.rpartition(':')[2]:>{margin}} | ", DIM), shortened(code, room), (notes[line], DIM)
             yield Text.assemble(*parts)
 
 
@@ -165,6 +163,6 @@ def wrong_parts(error: UnexpectedError, palette: Palette, room: int) -> Iterator
             drawn.setdefault(one.call.place[:3], one)
     for one in [*drawn.values()][:_MOST_MAPS]:
         if (comparison := one.comparison) is not None:
-            yield Group(Text(palette.label(joined_places([one.call.place]))), *compared(comparison, palette, room))
+            yield Group(Text(visible(joined_places([one.call.place]))), *compared(comparison, palette, room))
     if len(drawn) > _MOST_MAPS:
         yield Text(f"not drawn: {plural(len(drawn) - _MOST_MAPS, 'more place')}")

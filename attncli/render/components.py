@@ -20,12 +20,12 @@ from attncli.render.block import (
     COMFORTABLE,
     LONG,
     Block,
-    Bounds,
     Column,
     block,
     flowing,
     in_words,
     ranking,
+    shortened,
     stack,
     table,
     width_of,
@@ -35,6 +35,7 @@ from attncli.render.matrix import MARK, Axis, Matrix, mark_note, number_text, si
 from attncli.render.palette import BOLD, DIM, HINT, Palette, Scale
 from attncli.render.sections import token_list
 from attncli.render.sentence import QUERY, SentenceLine, distant_keys, head_lines, head_name, height, sentence
+from attncli.text import visible
 from attncli.trace.layer import HeadTrace, LayerTrace, heaviest
 from attncli.trace.tokens import Token, Tokens
 from attncli.trace.trace import Trace
@@ -107,8 +108,8 @@ class Components:
         """The drawn cells of each layer."""
         axes = {}
         for kind, cells in self._cells.items():
-            rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.palette, self.trace.predicted)
-            axes[kind] = cells, rows, Axis.of_tokens(cells.column_tokens, cells.columns, self.palette)
+            rows = Axis.of_tokens(cells.row_tokens, cells.rows, self.trace.predicted)
+            axes[kind] = cells, rows, Axis.of_tokens(cells.column_tokens, cells.columns)
         frames = []
         for layer in self.trace.layers:
             cells, rows, columns = axes[layer.kind]
@@ -150,13 +151,13 @@ class Components:
         # Elsewhere there is no vocabulary, and words have pieces.
         has_ids &= trace.source.kind in {"toy", "pretrained"} or bool(trace.key_tokens[0].pieces)
         rows, columns = set(view.rows(trace)), set(view.columns(trace))
-        if self.has_image_keys and not view.keys:  # cells of pictures have names that say nothing more
+        if trace.has_image_keys and not view.keys:  # cells of pictures have names that say nothing more
             rows, columns = set(self._outside_pictures(rows, "query")), set(self._outside_pictures(columns))
         lists = {"queries": (trace.query_tokens, rows), "keys": (trace.key_tokens, columns)}
         if trace.query_tokens == trace.key_tokens:
             lists = {"tokens": (trace.key_tokens, rows | columns)}
         return stack(
-            token_list([tokens[place] for place in sorted(places)], title, self.palette, self.width, has_ids, most)
+            token_list([tokens[place] for place in sorted(places)], title, self.width, has_ids, most)
             for title, (tokens, places) in lists.items()
             if places
         )
@@ -205,7 +206,7 @@ class Components:
         query, places, tokens = frame.cells.rows[-1], frame.cells.columns, frame.cells.column_tokens
         is_one = frame.cells.row_tokens == tokens
         keys = places if self.view.keys else distant_keys(tokens, query if is_one else None)
-        if self.has_image_keys:  # which show their cells
+        if self.trace.has_image_keys:  # which show their cells
             places = self._outside_pictures(places) or self._outside_pictures(range(frame.layer.num_keys))
         columns = frame.cells._replace(columns=places).of_columns
         marks = {place: QUERY for place, index in enumerate(places) if is_one and index == query}
@@ -226,9 +227,9 @@ class Components:
             return self.heads_of_query(frames, lines, every)
         title, tokens, marks, heads = self._query(frames)
         # The colours of words mean something else than those of a picture above them.
-        parts = [title, *[ramp_line(self.scale, self.palette, self.width, 1)] * self.has_image_keys]
+        parts = [title, *[ramp_line(self.scale, self.palette, self.width, 1)] * self.trace.has_image_keys]
         left = max(lines - len(flowing(parts, self.room).lines), 1)
-        whole = height(tokens, heads[0], self.palette, self.room, marks)
+        whole = height(tokens, heads[0], self.room, marks)
         most = max(min(whole, left // min(len(heads), _FEW_HEADS)), 1)
         count = min(max(left // most, 1), len(heads))
         header = flowing([*parts, *[[Segment(f"{count} of {every} heads", DIM)]] * (count < every)], self.room)
@@ -244,7 +245,7 @@ class Components:
             heads = heads[: max(left - 1, 1)]
         columns = [Column("head", [head.name for head in heads], BOLD, "<")]
         columns += [Column("label", [head.label for head in heads], DIM, "<")] * any(head.label for head in heads)
-        labels, rows = Axis.of_tokens(Tokens(tokens), range(len(tokens)), self.palette).labels, []
+        labels, rows = Axis.of_tokens(Tokens(tokens), range(len(tokens))).labels, []
         for head in heads:
             places = heaviest(head.weights[None], head.allowed[None], _FEW_KEYS)[0].tolist()
             rows.append((places, head.weights[places].tolist()))
@@ -300,11 +301,6 @@ class Components:
 
     # --- pictures ---
 
-    @property
-    def has_image_keys(self) -> bool:
-        """Whether keys are cells of pictures, so that these show attention best."""
-        return self.trace.has_image_keys
-
     def _outside_pictures(self, places: Iterable[int], role: Literal["query", "key"] = "key") -> list[int]:
         cells = self.trace.layout(role).cells
         return [place for place in places if place not in cells]
@@ -319,10 +315,6 @@ class Components:
         first = self._of_pictures[0]
         rows, is_last = first.cells.rows, first.is_causal or self.view.chooses_rows(self.trace)
         return rows[-1] if is_last else [*self._outside_pictures(rows, "query"), rows[-1]][0]
-
-    def picture(self, lines: int) -> tuple[Block, int]:
-        """Return the pictures under the weights of as many heads as fit, and the number of these heads."""
-        return self.look.drawn(Bounds(lines, self.room))
 
     @cached_property
     def look(self) -> PictureView:
@@ -340,7 +332,7 @@ class Components:
         keys = self.view.columns(self.trace) if self.view.keys else []
         marks = dict.fromkeys(keys, CHOSEN) | ({query: OWN} if layer.kind == "self" else {})
         cell = self.trace.layout("query").cells.get(query)
-        names = (str(query), self.palette.label(self.trace.query_tokens[query].label), cell)
+        names = (str(query), visible(self.trace.query_tokens[query].label), cell)
         title = " ".join(filter(None, dict.fromkeys(names))), _relation(layer)
         return PictureView(title, looks, layout, marks, self.palette, scale, layer.measure == "weights", keys)
 
@@ -370,10 +362,10 @@ class Components:
         elif len(drawing.kinds) == 1 and len(heads) == layer.num_heads > 1:
             name += " of every head"
         facts = f" · {layer.num_queries} queries × {layer.num_keys} keys · {layer.mask}"
-        title = block([[Segment(name, BOLD), Segment(self.palette.shortened(facts, self.room - len(name)), DIM)]])
+        title = block([[Segment(name, BOLD), Segment(shortened(facts, self.room - len(name)), DIM)]])
         yield stack([title, drawing.picture(pool, self.palette, self.room)])
         is_part = allowed.shape[1:] != (layer.num_queries, layer.num_keys)
-        yield drawing.facts(self.palette, self.room, "of the cells shown" if is_part else "")
+        yield drawing.facts(self.room, "of the cells shown" if is_part else "")
 
     def digits(self, frame: MatrixFrame, head: int, wanted: frozenset[str]) -> Block | None:
         """Return the matrices of a head under its title; None where nothing of what is wanted is a matrix."""

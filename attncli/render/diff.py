@@ -22,12 +22,14 @@ from attncli.render.block import (
     Cell,
     Column,
     block,
+    column_of,
     cost,
     grid,
     hstack,
     in_lines,
     lines_of,
     ranking,
+    shortened,
     stack,
     table,
 )
@@ -46,7 +48,7 @@ from attncli.render.heatmap import (
 from attncli.render.matrix import LONGEST_LABEL, Axis, GridCell, mark_note, number_text
 from attncli.render.palette import BOLD, DIM, SIGNS, Palette, Scale
 from attncli.render.sections import cautioned, proof_line, what_ran
-from attncli.text import plural
+from attncli.text import plural, visible
 
 if TYPE_CHECKING:
     from attncli.trace.view import Ramp
@@ -70,7 +72,7 @@ def _maps_of(pair: LayerPair, head: int, palette: Palette, room: int, ramp: Ramp
     sides = [(getattr(pair.rows, side), getattr(pair.columns, side)) for side in ("first", "second")]
     columns = [*(range(len(keys)) for _, keys in sides), [mine for mine, _ in pair.columns.pairs]]
     axes = [
-        (Axis.of_tokens(queries, rows, palette).marking(own), Axis.of_tokens(keys, shown, palette))
+        (Axis.of_tokens(queries, rows).marking(own), Axis.of_tokens(keys, shown))
         for (queries, keys), rows, shown, own in zip(
             [*sides, sides[0]], [*places, places[0]], columns, [*blind, blind[0] | blind[1]], strict=True
         )
@@ -151,7 +153,7 @@ class DiffView:
             tokens = [self._alignment(difference.queries, "queries"), self._alignment(difference.keys, "keys")]
         proven = [layer for pair in difference.layers for layer in (pair.first, pair.second) if layer.proof]
         worst = max(proven, key=lambda layer: layer.proof.max_abs_error if layer.proof else 0, default=None)
-        proof = [] if worst is None else [proof_line(worst, self.palette)]
+        proof = [] if worst is None else [proof_line(worst)]
         if self.height is None:
             cells, maps = self._cells(len(difference.cells)), self._maps(10**6)
             return [*head, stack(tokens), *self._heads(10**6), *cells, *maps, *proof]
@@ -176,11 +178,10 @@ class DiffView:
 
     def _headline(self) -> Text:
         traces = (self.difference.first, self.difference.second)
-        lines, sources = [what_ran(trace, self.palette) for trace in traces], [trace.source for trace in traces]
+        lines, sources = [what_ran(trace) for trace in traces], [trace.source for trace in traces]
         if lines[0] == lines[1] and sources[0].model != sources[1].model:  # paths that end alike
             lines = [
-                Text.assemble(line, f" · {self.palette.label(one.model or '')}")
-                for line, one in zip(lines, sources, strict=True)
+                Text.assemble(line, f" · {visible(one.model or '')}") for line, one in zip(lines, sources, strict=True)
             ]
         named = (Text.assemble((f"{name}  ", BOLD), line) for name, line in zip(NAMES, lines, strict=True))
         return cautioned(lines[0] if lines[0] == lines[1] else Text("\n").join(named), sources)
@@ -194,15 +195,12 @@ class DiffView:
         names: list[list[Cell]] = [[(text, DIM)] for text in (f"{title} {NAMES[0]}", f"{title} {NAMES[1]}", "shared")]
         for column in columns:
             for tokens, index, row in zip(sides, column, names[:2], strict=True):
-                label = "" if index is None else f"{index} {self._label(tokens[index].label)}"
+                label = "" if index is None else f"{index} {shortened(tokens[index].label, LONGEST_LABEL)}"
                 row.append((label, None if column in shared else DIM))
             names[2].append(("=" if column in shared else "", DIM))
         if aligned.is_whole and [text for text, _ in names[0][1:]] == [text for text, _ in names[1][1:]]:
             names = [[(title, BOLD), *names[0][1:]]]
-        return grid(names, "<" * (len(columns) + 1), self._room)
-
-    def _label(self, label: str) -> str:
-        return self.palette.shortened(label, LONGEST_LABEL)
+        return grid([column_of(cells, "<") for cells in zip(*names, strict=True)], self._room)
 
     # --- which heads and cells ---
 
@@ -314,7 +312,7 @@ class DiffView:
     def _both(self, aligned: Alignment, place: tuple[int, int]) -> str:
         first, second = place
         index = str(first) if first == second else f"{first}/{second}"
-        return f"{index} {self._label(aligned.first[first].label)}"
+        return f"{index} {shortened(aligned.first[first].label, LONGEST_LABEL)}"
 
     def _weights(
         self, title: str, values: Iterable[float | None], styles: Sequence[Style | None] | None = None

@@ -15,7 +15,7 @@ from attncli.masks.findings import Finding, Severity
 from attncli.render.block import COMFORTABLE, Block, Cell, wrapping
 from attncli.render.masks import MaskView, compared, difference, headline
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.text import layers_named, plural
+from attncli.text import layers_named, plural, visible
 
 if TYPE_CHECKING:
     from attncli.analysis.check.report import Invariance, Report
@@ -36,14 +36,14 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: (finding.severity != "error", finding.code in _FOLLOWING))
 
 
-def finding_lines(findings: Iterable[Finding], palette: Palette, width: int | None = None) -> Block:
+def finding_lines(findings: Iterable[Finding], width: int | None = None) -> Block:
     """Return the findings as a list, errors first: severity, code, message; below it the first cells and the advice."""
     rows: list[list[Cell]] = []
     for finding in ordered(findings):
         before: list[Cell] = [(finding.severity, SEVERITY_STYLES[finding.severity]), (finding.code, BOLD)]
         for text, style in ((finding.message, None), (_places(finding), DIM), (finding.advice, DIM)):
             if text:
-                rows.append([*before, (palette.label(text), style)])
+                rows.append([*before, (visible(text), style)])
                 before = [("", None)] * 2
     return wrapping(rows, "<<<", width)
 
@@ -68,9 +68,9 @@ def checked(
     subject: MaskGrid, findings: Sequence[Finding], comparison: Comparison | None, view: MaskView, is_compared: bool
 ) -> Iterator[RenderableType]:
     """Yield what a check found, and where: the wrong cells, or without an expectation the mask."""
-    yield Text(view.palette.label(headline(subject, has_rule=bool(findings) or not is_compared)))
+    yield Text(visible(headline(subject, has_rule=bool(findings) or not is_compared)))
     if findings:
-        yield finding_lines(findings, view.palette, view.width)
+        yield finding_lines(findings, view.width)
     if comparison is not None:
         names = (comparison.names[0], "expected")
         lines = view.lines and max(view.lines - 2 * len(findings) - 1, 4)
@@ -88,14 +88,14 @@ def report_parts(report: Report, palette: Palette, width: int | None) -> Iterato
     count, least, most = len(report.tokens), min(report.tokens), max(report.tokens)
     tokens = f"{least} to {most} tokens" if least < most else f"{most} tokens"
     what = [report.architecture, *(["text tower"] if report.tower else []), report.dtype]
-    yield Text(palette.label(" · ".join([report.model, *what, f"{plural(count, 'sentence')}, {tokens}"])))
+    yield Text(visible(" · ".join([report.model, *what, f"{plural(count, 'sentence')}, {tokens}"])))
     whose = "masks of the graph" if report.is_graph else "implied masks"
     yield Text(f"{whose}: " + "; ".join(_implied(*mask) for mask in report.masks))
     findings = by_layers(report.findings)
     if findings:
-        yield finding_lines(findings, palette, width)
+        yield finding_lines(findings, width)
         yield from _wrong_cells(findings, palette, width or COMFORTABLE)
-    yield _compared(report.invariances, palette, width)
+    yield _compared(report.invariances, width)
     yield tally(findings)
 
 
@@ -131,7 +131,7 @@ def _merged(group: Sequence[Finding]) -> Finding:
     return replace(worst, message=f"{where}: {worst.message}")
 
 
-def _compared(invariances: Sequence[Invariance], palette: Palette, width: int | None) -> Block:
+def _compared(invariances: Sequence[Invariance], width: int | None) -> Block:
     rows: list[list[Cell]] = [[(title, DIM) for title in ("the same text", "in two ways", "change", "")]]
     for each in invariances:
         change = "-" if each.change is None else f"{each.change:.1e}"
@@ -140,7 +140,7 @@ def _compared(invariances: Sequence[Invariance], palette: Palette, width: int | 
         else:
             verdict = "rounding" if each.first is None else f"from {_place(each.first)} on"
         style = BOLD if each.has_failed or each.first is not None else None
-        rows.append([(palette.label(text), style) for text in (each.name, each.ways, change, verdict)])
+        rows.append([(visible(text), style) for text in (each.name, each.ways, change, verdict)])
     return wrapping(rows, "<<><", width)
 
 
@@ -150,16 +150,16 @@ def _place(place: tuple[int, str]) -> str:
     return f"{own}embeddings" if layer < 0 else f"{own}layer {layer}"
 
 
-def proof_parts(proof: ModelProof, palette: Palette, width: int | None) -> Iterator[RenderableType]:
+def proof_parts(proof: ModelProof, width: int | None) -> Iterator[RenderableType]:
     """Yield the verdict with what exactly was asked, and each finding with its line of the program."""
     style = _FINE + BOLD if proof.is_proved else SEVERITY_STYLES["error"]
-    claim = Text(palette.label(f"  {proof.expression} in {proof.model}"), BOLD)
+    claim = Text(visible(f"  {proof.expression} in {proof.model}"), BOLD)
     yield Text.assemble((proof.verdict, style), claim)
-    yield Text(palette.label(proof.scope), DIM)
+    yield Text(visible(proof.scope), DIM)
     for finding in proof.findings:
-        yield finding_lines([finding], palette, width)
+        yield finding_lines([finding], width)
         for place in finding.made_at:
             file, _, line = place.rpartition(":")
             source = getline(file, int(line)).strip()
-            shown = palette.label(f"   {source}" if source else "")
-            yield Text.assemble((f"  --> {palette.label(place)}", BOLD), shown)
+            shown = visible(f"   {source}" if source else "")
+            yield Text.assemble((f"  --> {visible(place)}", BOLD), shown)

@@ -20,9 +20,9 @@ from attncli.render.block import (
     Block,
     Column,
     block,
-    cell,
     in_words,
     lines_of,
+    padded,
     ranking,
     stack,
     table,
@@ -60,7 +60,7 @@ def head_parts(
     """Return the labels of heads in one screen, and below them as many rows of numbers as there is room for."""
     room, columns = height or LINES, width or COMFORTABLE
     note = _label_note(report, columns)
-    parts: list[RenderableType] = [_headline(report, palette), note]
+    parts: list[RenderableType] = [_headline(report), note]
     explained = _label_table(report, palette, columns)
     if palette.is_read_aloud:
         return [parts[0], explained, note]
@@ -79,12 +79,12 @@ def head_parts(
     return parts
 
 
-def _headline(report: HeadReport, palette: Palette) -> Text:
+def _headline(report: HeadReport) -> Text:
     shown = len(report.heads)
     heads = f"{shown} of " * (shown < report.measured) + plural(report.measured, "head")
     what = "sequence" if report.is_test else "sentence"
     texts = f"{plural(report.sentences, what)} of {span(*report.tokens)} token{'s' * (report.tokens[1] > 1)}"
-    return run_line(report, heads, [texts, *["random tokens twice"] * report.is_test], palette)
+    return run_line(report, heads, [texts, *["random tokens twice"] * report.is_test])
 
 
 # --- labels ---
@@ -97,14 +97,14 @@ def _grid(report: HeadReport, size: int, high: int, palette: Palette) -> Block:
         at = {(head.layer, head.head): head for head in report.heads if head.kind == kind}
         layers, columns = (sorted({place[axis] for place in at}) for axis in (0, 1))
         margin = max(len(f"L{layer}") for layer in layers) + 1
-        header = [cell(f"H{head}", size, DIM, "left") for head in columns]
+        header = [padded(f"H{head}", size, DIM, "<") for head in columns]
         if size <= len("H10"):
             header = Axis(("",) * len(columns), tuple(columns)).ticks(size)
         lines = [[Segment(kind, BOLD)]] * (len(kinds) > 1) + [[Segment(" " * margin), *header]]
         rows = [[at.get((layer, head)) for head in columns] for layer in layers]
         blank = Segment(" " * margin)
         for place in range(0, len(layers), 1 if high else 2):
-            name, own = cell(f"L{layers[place]}", margin, DIM, "left"), rows[place]
+            name, own = padded(f"L{layers[place]}", margin, DIM, "<"), rows[place]
             if not high:
                 pairs = zip(own, (rows[place + 1 :] or [[None] * len(own)])[0], strict=True)
                 lines.append([name, *(_half(*pair, palette) for pair in pairs)])
@@ -112,7 +112,7 @@ def _grid(report: HeadReport, size: int, high: int, palette: Palette) -> Block:
                 is_middle = line == (high - 1) // 2
                 texts = [_text(head, size) * is_middle for head in own]
                 styles = [_style(head, palette) or DIM for head in own]
-                cells = [cell(text, size, style, "left") for text, style in zip(texts, styles, strict=True)]
+                cells = [padded(text, size, style, "<") for text, style in zip(texts, styles, strict=True)]
                 lines.append([name if is_middle else blank, *cells])
         grids.append(block(map(trimmed, lines)))
     return stack(grids, gap=1)
@@ -224,7 +224,7 @@ def table_parts(
         notes.append(f"mean ± standard deviation over {_over(report)}, of those in which it is defined")
     elif any(UNDEFINED in column.texts for column in columns):
         notes.append(f"{UNDEFINED} not defined for this sentence")
-    parts: list[RenderableType] = [_headline(report, palette), table(columns, width, palette)]
+    parts: list[RenderableType] = [_headline(report), table(columns, width, palette)]
     return [*parts, Text("; ".join(notes), DIM)] if notes else parts
 
 

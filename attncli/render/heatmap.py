@@ -125,10 +125,14 @@ def scale_of_layer(trace: Trace, view: View, layer: LayerTrace) -> Scale:
     return Scale.up_to(max(picture.extent.highest for picture in pictures), view.ramp)
 
 
-def pooling(rows: Axis, columns: Axis, width: int) -> tuple[int, int]:
-    """Return how many rows and columns are pooled into one cell of a picture that is `width` cells wide at most."""
-    room = _room(rows, columns, width)
-    return -(-len(rows) // MOST), max(-(-len(columns) // MOST), -(-len(columns) // room))
+def pooling(rows: Axis, columns: Axis, width: int, lines: int | None = None) -> tuple[int, int]:
+    """Return how many rows and columns are pooled into one cell of a picture of at most `width` cells.
+
+    Where it has at most so many `lines` too, a cell stands for as many columns as rows, or more.
+    """
+    least = 1 if lines is None else -(-len(rows) // lines)
+    high, wide = -(-len(rows) // MOST), -(-len(columns) // min(MOST, _room(rows, width)))
+    return max(high, least), max(wide, least)
 
 
 def size_of(cell: GridCell, titles: int, rows: Axis, columns: Axis) -> tuple[int, int]:
@@ -159,7 +163,7 @@ def heatmaps(
     titles = max(cell_len(f"{picture.title} {picture.label}".rstrip()) for picture in pictures)
     _, panel_width = size_of(cell or WIDE, titles, row_axis, column_axis)
     if cell is None:
-        cell = WIDE if panel_width <= _room(rows, columns, width) else NARROW
+        cell = WIDE if panel_width <= _room(rows, width) else NARROW
         _, panel_width = size_of(cell, titles, row_axis, column_axis)
     per_strip = max((width - rows.width) // (panel_width + GAP), 1)
     lattice = CellGrid(row_axis, column_axis, cell)
@@ -174,7 +178,7 @@ def heatmaps(
     return stack(strips, gap=1)
 
 
-def _room(rows: Axis, columns: Axis, width: int) -> int:
+def _room(rows: Axis, width: int) -> int:
     return max(width - rows.width - GAP, 4)
 
 

@@ -7,7 +7,7 @@ sentence, these two, and what is left over for larger cells and shapes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -20,7 +20,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from attncli.analysis.metrics import HeadKey, Label, most_telling, strongest
+from attncli.analysis.metrics import HeadKey, most_telling, strongest
 from attncli.render.block import LINES, LONG, Block, Bounds, block, cost, crop, cut, hstack, in_words, stack
 from attncli.render.components import TEN, WALK, Components, MatrixFrame, layer_title, wrap_block
 from attncli.render.heatmap import GAP, Extent, heatmap_of, heatmaps, legend, legend_line, pooling, size_of
@@ -54,11 +54,9 @@ class GridLayout(NamedTuple):
 class LayerGroup:
     """Layers whose maps have the same rows and columns."""
 
+    parts: Components
     frames: list[MatrixFrame]
-    labels: Mapping[HeadKey, Sequence[Label]]
     has_others: bool  # other layers are shown too, so that it has a name
-    keeps_rows: bool  # rows were chosen, and stand for themselves as long as they fit
-    has_color: bool
 
     @cached_property
     def heads(self) -> dict[HeadKey, MatrixFrame]:
@@ -73,7 +71,7 @@ class LayerGroup:
         names = [(frame.layer, head) for (_, _, head), frame in self.heads.items()]
         short = [head_name(layer, head) for layer, head in names]
         long = short if self.has_others else [titled("head", layer.head_label(head)) for layer, head in names]
-        labels = [strongest(self.labels, key) for key in self.heads]
+        labels = [strongest(self.parts.labels, key) for key in self.heads]
         return [list(zip(*form, strict=True)) for form in ((long, labels), (short, labels), (short, [""] * len(short)))]
 
     @cached_property
@@ -92,10 +90,11 @@ class LayerGroup:
 
     def shown(self, layout: GridLayout) -> set[HeadKey]:
         """Return the heads whose maps are drawn: those that show most of what the heads do."""
-        return most_telling([*self.heads], self.labels, layout.heads)
+        return most_telling([*self.heads], self.parts.labels, layout.heads)
 
-    def drawn(self, parts: Components, layout: GridLayout) -> Block:
+    def drawn(self, layout: GridLayout) -> Block:
         """Return the maps under what their cells mean."""
+        parts = self.parts
         chosen, columns, pictures = self.shown(layout), self.frames[0].columns, []
         for (key, frame), (title, label) in zip(self.heads.items(), self.titles[layout.titles], strict=True):
             if key in chosen:
@@ -106,9 +105,10 @@ class LayerGroup:
         marks = [mark for mark in (*extent.notes_on(parts.scale), mark_note(self._blind)) if mark]
         look = (parts.palette, parts.room)
         maps = heatmaps(pictures, self.rows, columns, layout.pool, *look, parts.scale, layout.cell)
-        return stack([self._header(parts, layout, marks), maps])
+        return stack([self._header(layout, marks), maps])
 
-    def _header(self, parts: Components, layout: GridLayout, marks: Sequence[str]) -> Block:
+    def _header(self, layout: GridLayout, marks: Sequence[str]) -> Block:
+        parts = self.parts
         width, palette, cells = parts.room, parts.palette, (min(layout.cell.columns, 2), layout.cell == HALF)
         title = stack(block([[Segment(line, BOLD)]]) for line in in_words(self._title(layout), width))
         left = self.above(width) - 1 - len(title.lines)
@@ -132,7 +132,7 @@ class LayerGroup:
     @property
     def small(self) -> GridCell:
         """The smallest cell."""
-        return HALF if self.has_color else NARROW
+        return HALF if self.parts.palette.has_color else NARROW
 
     def whole(self, bounds: Bounds, cell: GridCell) -> GridLayout | None:
         """Return how the maps of all heads fit in cells of a size, or None where they do not."""
@@ -155,14 +155,14 @@ class LayerGroup:
         return min(-(-size // step) for size, step in zip(sizes, layout.pool, strict=True)) >= min(_PLAIN, *sizes)
 
     def _pools(self, bounds: Bounds) -> Iterator[tuple[int, int]]:
-        """Yield the sizes of blocks, the smallest first; where rows are kept, those of one row too."""
-        columns = len(self.frames[0].columns)
+        """Yield the sizes of blocks, the smallest first; of chosen rows, which stand for themselves, of one row too."""
+        columns, keeps_rows = len(self.frames[0].columns), self.parts.view.chooses_rows(self.parts.trace)
         longest = max(len(self.rows), columns)
         first = -(-longest // bounds.width) if columns > bounds.width else 1
         for size in dict.fromkeys(
             -(-longest // -(-longest // step)) for step in range(first, -(-longest // _LEAST) + 1)
         ):
-            if self.keeps_rows:
+            if keeps_rows:
                 yield 1, size
             yield size, size
 
@@ -243,27 +243,27 @@ class Layout:
         return (*parts, *["proof"] * any(layer.proof for layer in self.trace.layers))
 
     def _whole(self) -> Iterator[RenderableType]:
-        trace, palette, parts = self.trace, self.palette, self._parts
-        yield headline(trace.recorded, palette)
+        trace, parts = self.trace, self._parts
+        yield headline(trace.recorded)
         if trace.origin is not None:
             yield Text("\n".join(trace.origin.rules))
         if self._is_in_words:
             for frame in parts.frames:
                 yield from parts.in_words(frame)
-            if parts.has_image_keys:
+            if trace.has_image_keys:
                 yield Text("\n".join(["rows and columns count from 0", *parts.look.facts]))
             return
         is_default = self.view.show is None and self.view.top_keys is None
-        if parts.has_image_keys and is_default and not self.is_all:
-            yield parts.picture(_ENDLESS)[0]
+        if trace.has_image_keys and is_default and not self.is_all:
+            yield parts.look.drawn(Bounds(_ENDLESS, parts.room))[0]
             yield from filter(None, [parts.text_of_pictures(_ENDLESS)])
-            yield proof_line(trace.layers[0], palette)
+            yield proof_line(trace.layers[0])
             return
         wanted = self.view.parts(self._default())
         if "tokens" in wanted:
             yield parts.tokens()
         if "next" in wanted:
-            yield next_table(trace, palette, self.width)
+            yield next_table(trace, self.width)
         if is_query := is_default and parts.has_one_row:
             lines = None if self.is_all else TEN + 3
             yield from (parts.heads_of_query(frames, lines) for frames in self._by_kind)
@@ -275,7 +275,7 @@ class Layout:
             if len(trace.layers) > 1:
                 yield Text(layer_title(layer), BOLD)
             if "shapes" in wanted:
-                yield shapes_line(trace, layer, palette, parts.room)
+                yield shapes_line(trace, layer, parts.room)
             if "mask" in wanted:
                 yield from parts.mask(frame, pooling(frame.rows, frame.columns, parts.room))
             if self.view.top_keys is not None:
@@ -284,19 +284,19 @@ class Layout:
                 yield parts.sentence([frame], _ENDLESS)
             yield from parts.cells(frame, wanted - layer.missing)
             if "heatmap" in wanted - layer.missing:
-                group, bounds = self._group([frame], False), Bounds(_ENDLESS, parts.room)
+                group, bounds = LayerGroup(parts, [frame], False), Bounds(_ENDLESS, parts.room)
                 layout = group.whole(bounds, WIDE) or group.whole(bounds, NARROW) or group.reduced(bounds)
-                yield group.drawn(parts, layout)
+                yield group.drawn(layout)
             if "metrics" in wanted:
                 yield metrics_table(trace, layer, self.width, self.view.precision)
             if "proof" in wanted:
-                yield proof_line(layer, palette)
+                yield proof_line(layer)
 
     @property
     def _proof(self) -> list[Block]:
         """The proof of the layer whose numbers are farthest from the model's, if any has one."""
         proofs = {layer.proof.max_abs_error: layer for layer in self.trace.layers if layer.proof}
-        return [self._wrapped("", proof_line(proofs[max(proofs)], self.palette).plain, DIM)] if proofs else []
+        return [self._wrapped("", proof_line(proofs[max(proofs)]).plain, DIM)] if proofs else []
 
     # --- one screen ---
 
@@ -305,7 +305,7 @@ class Layout:
         """The parts of the view that one screen has room for, and a note on the rest."""
         head, proof = self._head(), self._proof
         left = (self._lines or LINES) + 1 - cost([*head, *proof])  # no blank line below the last part
-        if self._parts.has_image_keys:
+        if self.trace.has_image_keys:
             body, facts = self._pictured(left)
         elif self._parts.has_one_row:
             body, facts = self._queried(left), []
@@ -317,7 +317,7 @@ class Layout:
         return wrap_block(title, facts, self._parts.width, style)
 
     def _head(self) -> list[Block]:
-        ran, *warnings = headline(self.trace.recorded, self.palette).plain.split("\n")
+        ran, *warnings = headline(self.trace.recorded).plain.split("\n")
         title, dot, facts = ran.partition(" · ")
         head = [stack([self._wrapped(title, dot + facts), *(self._wrapped("", each) for each in warnings)])]
         rules = self.trace.origin.rules if self.trace.origin is not None else ()
@@ -337,7 +337,7 @@ class Layout:
 
     def _words(self, lines: int) -> list[Block]:
         words: list[Block] = []
-        for part in ([] if self._parts.has_image_keys else [self._parts.tokens()]) + self._shapes:
+        for part in ([] if self.trace.has_image_keys else [self._parts.tokens()]) + self._shapes:
             words += [part] * (cost([*words, part]) <= lines)
         return words
 
@@ -346,7 +346,7 @@ class Layout:
         first, *others = self.trace.layers
         if self.trace.origin is not None or any(layer.shapes != first.shapes for layer in others):
             return []
-        return [shapes_line(self.trace, first, self.palette, self._parts.room)]
+        return [shapes_line(self.trace, first, self._parts.room)]
 
     @cached_property
     def _by_kind(self) -> list[list[MatrixFrame]]:
@@ -365,7 +365,7 @@ class Layout:
         text = self._parts.text_of_pictures(max(min(lines // 5, _SENTENCE), 1))
         every, sentence = sum(len(frame.layer.heads) for frame in self._parts.frames), [] if text is None else [text]
         lines -= self._note_lines
-        picture, heads = self._parts.picture(lines - cost(sentence) - 1)
+        picture, heads = self._parts.look.drawn(Bounds(lines - cost(sentence) - 1, self._parts.room))
         body = [*[picture] * bool(picture.lines), *sentence]
         facts = [f"{heads} of {every} heads"] * (heads < every)
         return [*self._words(lines - cost(body)), *body], facts
@@ -376,12 +376,8 @@ class Layout:
         several, groups = len(self._parts.frames) > 1, []
         for frames in self._by_kind:
             for _, own in groupby(frames, lambda frame: (frame.rows.indices, frame.columns.indices)):
-                groups.append(self._group(list(own), several))
+                groups.append(LayerGroup(self._parts, list(own), several))
         return groups
-
-    def _group(self, frames: list[MatrixFrame], has_others: bool) -> LayerGroup:
-        keeps_rows = self.view.chooses_rows(self.trace)
-        return LayerGroup(frames, self._parts.labels, has_others, keeps_rows, self.palette.has_color)
 
     def _mapped(self, lines: int) -> tuple[list[Block], list[str]]:
         """Return the maps of heads, and as many words and numbers as they leave room for."""
@@ -420,7 +416,7 @@ class Layout:
         facts = [f"{heads} of {every} heads"] * (heads < every)
         facts += [f"{len(layouts)} of {len(groups)} kinds of attention"] * (len(layouts) < len(groups))
         facts += ["pooled cells"] * any(layout.pool != (1, 1) for layout in layouts)
-        maps = [group.drawn(parts, layout) for group, layout in zip(groups, layouts, strict=False)]
+        maps = [group.drawn(layout) for group, layout in zip(groups, layouts, strict=False)]
         return [*tokens, *shapes, *sentence, *maps], facts
 
 

@@ -19,8 +19,9 @@ from attncli.analysis.cell import AttentionRow
 from attncli.analysis.learn import D_MODEL, LESSONS, Walk, turned
 from attncli.engines.toy import sinusoidal_positions
 from attncli.render.bars import TableFormat
-from attncli.render.block import Block, Column, block, cell, hstack, in_lines, stack, table, trimmed
+from attncli.render.block import Block, Column, block, hstack, in_lines, padded, shortened, stack, table, trimmed
 from attncli.render.palette import BOLD, DIM, HINT, Scale
+from attncli.text import visible
 from attncli.trace.tokens import Token, Tokens
 
 if TYPE_CHECKING:
@@ -228,19 +229,12 @@ class Steps:
         options += f" --d-k {lesson.width} --d-v {lesson.width}" * (lesson.width != D_MODEL)
         options += f" --target {shlex.quote(lesson.target)}" if lesson.target else ""
         options += f" --seed {source.seed}" * bool(source.seed) + f" --query {self.walk.query.index}"
-        text = self.sheet.palette.label(shlex.quote(" ".join(self.walk.trace.text.split())))
+        text = visible(shlex.quote(" ".join(self.walk.trace.text.split())))
         command = Text(f"  attn inspect {text} \\\n    {options}", BOLD)
         others = ", ".join(name for name in LESSONS if name != lesson.name)
-        return (
-            "an exercise",
-            "",
-            [
-                lesson.exercise,
-                "This command prints the numbers of this lesson:",
-                command,
-                f"The other lessons: attn learn --lesson {others}.",
-            ],
-        )
+        prints = "This command prints the numbers of this lesson:"
+        rest = f"The other lessons: attn learn --lesson {others}."
+        return "an exercise", "", [lesson.exercise, prints, command, rest]
 
     # --- what they are made of ---
 
@@ -271,7 +265,7 @@ class Steps:
     def _word(self) -> str:
         """The word that the lesson follows, and its place where others are called the same."""
         query, tokens = self.walk.query, self.walk.trace.query_tokens
-        name = f"'{self.sheet.palette.shortened(query.label, _LONGEST)}'"
+        name = f"'{shortened(query.label, _LONGEST)}'"
         return name if len([token for token in tokens if token.text == query.text]) == 1 else f"{name} ({query.index})"
 
     def _number(self, value: Any) -> str:
@@ -281,7 +275,7 @@ class Steps:
         return self._number(value) if value >= 0 else f"({self._number(value)})"
 
     def _prose(self, text: str) -> Text:
-        paragraphs = map(self.sheet.palette.label, text.split("\n"))
+        paragraphs = map(visible, text.split("\n"))
         prose = Text("\n".join(line for each in paragraphs for line in wrap(each, min(self.sheet.room, _LINE))))
         prose.highlight_regex(r"(The\sother\slessons:\s)?attn\slearn[^.]*\.", HINT)
         return prose
@@ -306,11 +300,11 @@ class Steps:
         labels, styles = max(map(cell_len, names)), self._styles(values)
         columns = [[text + self._pad for text in self.sheet.column(one, range(len(one)))] for one in values.T]
         width = max(len(text) for column in columns for text in column) + 1 + len(self._pad)
-        header = [Segment(" " * labels), *(cell(str(place) + self._pad, width, DIM) for place in range(len(columns)))]
+        header = [Segment(" " * labels), *(padded(str(place) + self._pad, width, DIM) for place in range(len(columns)))]
         lines = [[Segment(f"{' ' * labels} {title}", BOLD)], header]
         for row, name in enumerate(names):
-            numbers = [cell(column[row], width, styles[row][place]) for place, column in enumerate(columns)]
-            lines.append([cell(name, labels, align="left"), *numbers])
+            numbers = [padded(column[row], width, styles[row][place]) for place, column in enumerate(columns)]
+            lines.append([padded(name, labels, align="<"), *numbers])
         return block(map(trimmed, lines))
 
     def _styles(self, values: Float[np.ndarray, "T D"]) -> list[list[Style | None]]:
@@ -321,7 +315,7 @@ class Steps:
 
     def _marked(self, token: Token) -> str:
         mark = "▸" * (token == self.walk.query and not self.sheet.palette.is_read_aloud)
-        return f"{token.index} {mark}{self.sheet.palette.shortened(token.label, _LONGEST - len(mark))}"
+        return f"{token.index} {mark}{shortened(token.label, _LONGEST - len(mark))}"
 
     def _drawn(self, *matrices: Block) -> Block:
         room = 0 if self.sheet.palette.is_read_aloud else self.sheet.room

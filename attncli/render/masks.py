@@ -17,11 +17,11 @@ from attncli.masks.comparison import Comparison
 from attncli.masks.conventions import WRITTEN
 from attncli.masks.mask_grid import MaskGrid
 from attncli.masks.recognition import rule_of
-from attncli.render.block import COMFORTABLE, Block, block, cell, flowing, hstack, in_words, stack
+from attncli.render.block import COMFORTABLE, Block, block, flowing, hstack, in_words, padded, shortened, stack
 from attncli.render.heatmap import Heatmap, heatmaps, pooling
 from attncli.render.matrix import HALF, LONGEST_LABEL, Axis, GridCell, mark_note
 from attncli.render.palette import BOLD, DIM, Palette, Scale
-from attncli.text import join_ranges, plural
+from attncli.text import join_ranges, plural, visible
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -111,7 +111,7 @@ class MaskPicture:
                 lines.append(f"{query} attends to {spoken or 'no key'}")
         return block([Segment(part)] for line in lines for part in in_words(line, room))
 
-    def facts(self, palette: Palette, room: int, title: str = "") -> Block:
+    def facts(self, room: int, title: str = "") -> Block:
         """Return what every kind of plane is like: how many keys a query has, and what is odd."""
         lines = []
         for kind in self.kinds:
@@ -167,7 +167,7 @@ class MaskView(NamedTuple):
 
     def shown(self, subject: MaskGrid) -> Iterator[RenderableType]:
         """Yield the pictures and the numbers of a mask."""
-        yield Text(self.palette.label(headline(subject, has_rule=True)))
+        yield Text(visible(headline(subject, has_rule=True)))
         yield from self.drawn(subject)
 
     def drawn(self, subject: MaskGrid) -> Iterator[RenderableType]:
@@ -175,16 +175,13 @@ class MaskView(NamedTuple):
         picture = self._picture(subject)
         lines = self.lines if len(picture.kinds) == 1 else None
         yield picture.picture(self.pool(subject), self.palette, self.room, lines)
-        yield picture.facts(self.palette, self.room)
+        yield picture.facts(self.room)
 
     def pool(self, subject: MaskGrid) -> tuple[int, int]:
         """Return how many rows and columns are pooled into a drawn cell."""
         picture = self._picture(subject)
-        high, wide = pooling(picture.rows, picture.columns, self.room)
-        if self.lines is None or len(picture.kinds) > 1:
-            return high, wide
-        each = -(-len(picture.rows) // (self.lines * (2 if self.palette.has_color else 1)))
-        return max(high, each), max(wide, each)
+        lines = self.lines if len(picture.kinds) == 1 else None
+        return pooling(picture.rows, picture.columns, self.room, lines and lines * (1 + self.palette.has_color))
 
     def _picture(self, subject: MaskGrid) -> MaskPicture:
         _, queries, keys = subject.allowed.shape
@@ -194,7 +191,7 @@ class MaskView(NamedTuple):
         return MaskPicture(subject.allowed, blind, subject.planes, rows, self._axis(of_keys, range(keys)))
 
     def _axis(self, tokens: Sequence[str], positions: range) -> Axis:
-        return Axis(tuple(self.palette.shortened(label, LONGEST_LABEL) for label in tokens), tuple(positions))
+        return Axis(tuple(shortened(label, LONGEST_LABEL) for label in tokens), tuple(positions))
 
 
 def pooling_note(pool: tuple[int, int], command: str) -> str:
@@ -240,9 +237,7 @@ def difference(comparison: Comparison, palette: Palette, room: int, lines: int |
     queries, keys = comparison.both.shape
     rows = Axis(("",) * queries, tuple(range(comparison.past, comparison.past + queries)))
     columns = Axis(("",) * keys, tuple(range(comparison.first_key, comparison.first_key + keys)))
-    each = 1 if lines is None else -(-queries // lines)
-    high, wide = pooling(rows, columns, room)
-    pool = max(high, each), max(wide, each)
+    pool = pooling(rows, columns, room, lines)
     planes = comparison.only_first, comparison.only_second, comparison.both
     first, second, both = (_shares(cells, pool) > 0 for cells in planes)
     codes = np.select([first & second, first, second, both], [_EITHER, _FIRST, _SECOND, _BOTH], _NEITHER)
@@ -250,10 +245,10 @@ def difference(comparison: Comparison, palette: Palette, room: int, lines: int |
     styles = (_FIRST_STYLE, _SECOND_STYLE) if palette.has_color else (BOLD, BOLD)
     shade = ":" if palette.tier == "plain" else "░"
     marks = ["·", shade * width, "A" * width, "B" * width, "X" * width]
-    cells = [cell(mark, width, style) for mark, style in zip(marks, (DIM, DIM, *styles, BOLD), strict=True)]
+    cells = [padded(mark, width, style) for mark, style in zip(marks, (DIM, DIM, *styles, BOLD), strict=True)]
     rows, columns = rows.pooled(pool[0]), columns.pooled(pool[1])
     drawn = [columns.ticks(width), *([cells[code] for code in row] for row in codes.tolist())]
-    names = [palette.shortened(name, room - 20) for name in comparison.names]
+    names = [shortened(name, room - 20) for name in comparison.names]
     counts = [int(np.count_nonzero(cells)) for cells in planes[:2]]
     notes = [f"{'AB'[side]} only {names[side]}: {plural(counts[side], 'cell')}" for side in (0, 1) if counts[side]]
     notes += [f"{shade} both", "· neither"]

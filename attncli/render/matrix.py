@@ -16,7 +16,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.render.block import COMFORTABLE, Block, block, cell, hstack, stack
+from attncli.render.block import COMFORTABLE, Block, block, hstack, padded, shortened, stack
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.trace.tokens import Token, Tokens
 
@@ -41,15 +41,13 @@ class Axis:
     marked: frozenset[int] = frozenset()  # the places of those that carry `MARK`
 
     @classmethod
-    def of_tokens(
-        cls, tokens: Tokens, chosen: Sequence[int], palette: Palette, predicted: Mapping[int, Token] | None = None
-    ) -> Axis:
+    def of_tokens(cls, tokens: Tokens, chosen: Sequence[int], predicted: Mapping[int, Token] | None = None) -> Axis:
         """Return the axis of the chosen tokens, each with the token that it predicted, if one is known."""
         shown: list[Token] = [tokens[index] for index in chosen]
-        labels = [palette.shortened(token.label, LONGEST_LABEL) for token in shown]
+        labels = [shortened(token.label, LONGEST_LABEL) for token in shown]
         for place, index in enumerate(chosen):
             if predicted and index in predicted:
-                labels[place] += " → " + palette.shortened(predicted[index].label, LONGEST_LABEL)
+                labels[place] += " → " + shortened(predicted[index].label, LONGEST_LABEL)
         return cls(tuple(labels), tuple(chosen))
 
     def __len__(self) -> int:
@@ -81,9 +79,9 @@ class Axis:
         margin = 2 if self.marked else 0  # a column of its own, where no token that is called so is taken for a mark
         blank, lines = [Segment(" " * width)], []
         for place, (index, label) in enumerate(zip(self.indices, self.labels, strict=True)):
-            name = cell(f"{index:>{digits}} {label}".rstrip(), width - margin, align="left")
+            name = padded(f"{index:>{digits}} {label}".rstrip(), width - margin, align="<")
             above = (height - 1) // 2  # where the numbers of cells stand
-            mark = cell(MARK if place in self.marked else "", margin, BOLD)
+            mark = padded(MARK if place in self.marked else "", margin, BOLD)
             lines += [*[blank] * above, [name, mark], *[blank] * (height - 1 - above)]
         return Block([blank] * header_lines + lines, width)
 
@@ -164,7 +162,7 @@ class Matrix(NamedTuple):
         is_large, is_colored = self.is_large, self.scale is not None and palette.has_color
         texts = [[number_text(value, digits, is_large) for value in row] for row in self.values.tolist()]
         longest = max(len(text) for row in texts for text in row)
-        labels = [palette.shortened(label, max(longest, _COLUMN_LABEL)) for label in self.columns.labels]
+        labels = [shortened(label, max(longest, _COLUMN_LABEL)) for label in self.columns.labels]
         each, count = max(longest, *map(cell_len, labels)), len(self.columns)
         step = count if width is None else max(width // (each + 1), 1)
         allowed = np.ones(self.values.shape, bool) if self.allowed is None else self.allowed
@@ -175,13 +173,13 @@ class Matrix(NamedTuple):
         pieces = []
         for start in range(0, count, step):
             columns = range(start, min(start + step, count))
-            names = (cell(labels[place], each, DIM) for place in columns)
+            names = (padded(labels[place], each, DIM) for place in columns)
             lines = [title, [segment for name in names for segment in (Segment(" "), name)]]
             for row, numbers in enumerate(texts):
                 line = []
                 for place in columns:
                     text = "·" if self.hide_masked and not allowed[row, place] else numbers[place]
-                    line += [Segment(" "), cell(text, each, styles[row][place])]
+                    line += [Segment(" "), padded(text, each, styles[row][place])]
                 lines.append(line)
             pieces.append(block(lines))
         return pieces

@@ -33,7 +33,7 @@ def pair_parts(
     digits, columns = 2 if precision is None else precision, width or COMFORTABLE
     pairs = f"{report.pairs:,} of " * bool(report.left_out) + plural(report.pairs + len(report.left_out), "pair")
     texts = f"{pairs} in {plural(report.sentences, 'text')} of {span(*report.tokens)} tokens"
-    headline = run_line(report, plural(len(report.heads), "head"), [texts], palette)
+    headline = run_line(report, plural(len(report.heads), "head"), [texts])
     note = block([Segment(line, DIM)] for line in in_words(_NOTE + _by_chance(report), columns))
     legend = block([[Segment("share or weight  ", BOLD), *ramp_line(Scale.up_to(1.0, "sqrt"), palette, width)]])
     room = (height or LINES) - lines_of([headline], columns) - len(note.lines) - len(legend.lines) - 3

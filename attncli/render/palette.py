@@ -10,10 +10,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from rich.cells import cell_len, set_cell_size
 from rich.style import Style
-
-from attncli.text import visible
 
 if TYPE_CHECKING:
     import numpy as np
@@ -158,26 +155,6 @@ class Palette(NamedTuple):
     def is_read_aloud(self) -> bool:
         """Whether sentences replace tables and drawings."""
         return self.tier == "plain"
-
-    @property
-    def bar(self) -> str:
-        """Character of a bar; none for a screen reader."""
-        return "" if self.is_read_aloud else "█"
-
-    def label(self, text: str) -> str:
-        """Return text of a user, a file or a vocabulary as it may be printed among our words."""
-        return visible(text)
-
-    def shortened(self, text: str, width: int, keeps_end: bool = False) -> str:
-        """Return such a text in at most `width` cells, or its beginning or end and an ellipsis."""
-        text = visible(text)
-        if cell_len(text) <= width:
-            return text
-        if not keeps_end:
-            return set_cell_size(text, width - 1).rstrip() + "…"
-        while cell_len(text) > width - 1:
-            text = text[1:]
-        return "…" + text.lstrip()
 
     def ink(self, value: float, scale: Scale) -> Style | None:
         """Return the colour of a number, for a bar or a letter; None without colours."""

@@ -10,7 +10,7 @@ import numpy as np
 from rich.segment import Segment
 from rich.style import Style
 
-from attncli.render.block import Block, Bounds, crop, flowing, hstack, in_words, stack
+from attncli.render.block import Block, Bounds, crop, flowing, hstack, in_words, shortened, stack
 from attncli.render.heatmap import GAP, Heatmap, heatmaps, pooling, ramp_line
 from attncli.render.matrix import Axis
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -226,7 +226,7 @@ class PictureView:
         """Return panels side by side."""
         blocks, wide = [], size.width
         for panel in panels:
-            name, forms = self.palette.shortened(panel.name, wide, keeps_end=True), ("".join(panel.facts), *panel.facts)
+            name, forms = shortened(panel.name, wide, keeps_end=True), ("".join(panel.facts), *panel.facts)
             fact = next((text for text in forms if len(name + text) <= wide), "")
             title = [Segment(name, BOLD), Segment(fact, DIM)]
             blocks.append(crop([title, *self._lines(panel, size)], Bounds(size.lines + 1, wide)))

@@ -12,10 +12,10 @@ from rich.segment import Segment
 from rich.text import Text
 
 from attncli.analysis.metrics import head_metrics
-from attncli.render.block import Block, Column, block, cell, flowing, hstack, in_lines, stack, table
+from attncli.render.block import Block, Column, block, flowing, hstack, in_lines, padded, shortened, stack, table
 from attncli.render.matrix import DIGITS, number_text
-from attncli.render.palette import BOLD, DIM, HINT, Palette
-from attncli.text import plural, short_name
+from attncli.render.palette import BOLD, DIM, HINT
+from attncli.text import plural, short_name, visible
 from attncli.trace.layer import LayerTrace
 from attncli.trace.tokens import Token
 from attncli.trace.trace import Provenance, Trace
@@ -34,12 +34,12 @@ _AXES = {
 }
 
 
-def headline(trace: Trace, palette: Palette) -> Text:
+def headline(trace: Trace) -> Text:
     """Return what ran, with the caution that belongs to it."""
-    return cautioned(what_ran(trace, palette), [trace.source])
+    return cautioned(what_ran(trace), [trace.source])
 
 
-def what_ran(trace: Trace, palette: Palette) -> Text:
+def what_ran(trace: Trace) -> Text:
     """Return what ran, in one line."""
     source = trace.source
     facts = [*architecture_of(source), plural(source.layers, "layer")] if source.kind == "pretrained" else []
@@ -48,12 +48,12 @@ def what_ran(trace: Trace, palette: Palette) -> Text:
         masks = dict.fromkeys(str(each.mask) for each in trace.layers)
         facts += [where + plural(layer.num_heads, "head"), f"mask {' and '.join(masks)}"]
     facts += numbers_of(source)
-    return joined(source.title, [*facts, *sorted({layer.capture for layer in trace.layers} - {"exact"})], palette)
+    return joined(source.title, [*facts, *sorted({layer.capture for layer in trace.layers} - {"exact"})])
 
 
-def joined(title: str, facts: Sequence[str], palette: Palette) -> Text:
+def joined(title: str, facts: Sequence[str]) -> Text:
     """Return a title with the facts behind it."""
-    return Text.assemble((palette.label(title), BOLD), palette.label("".join(f" · {fact}" for fact in facts)))
+    return Text.assemble((visible(title), BOLD), visible("".join(f" · {fact}" for fact in facts)))
 
 
 def cautioned(line: Text, sources: Sequence[Provenance]) -> Text:
@@ -65,12 +65,12 @@ def cautioned(line: Text, sources: Sequence[Provenance]) -> Text:
     return Text("\n").join([line, *(Text.assemble(one, ("; -m demo is a trained model", HINT)) for one in cautions)])
 
 
-def run_line(report: RunSummary, heads: str, more: Sequence[str], palette: Palette) -> Text:
+def run_line(report: RunSummary, heads: str, more: Sequence[str]) -> Text:
     """Return the model of a report of heads, its heads, the masks and the sentences, and more."""
     source = report.source
     facts = [*architecture_of(source), *[plural(source.layers, "layer")] * (source.layers > 1), heads]
     facts += [f"mask {' and '.join(report.masks)}", *numbers_of(source), *more]
-    return cautioned(joined(source.title, facts, palette), [source])
+    return cautioned(joined(source.title, facts), [source])
 
 
 def architecture_of(source: Provenance) -> list[str]:
@@ -93,9 +93,7 @@ def numbers_of(source: Provenance) -> list[str]:
     return [*facts, f"{details['parameters']:,} parameters"]
 
 
-def token_list(
-    tokens: Sequence[Token], title: str, palette: Palette, width: int | None, has_ids: bool, most: int | None = None
-) -> Block:
+def token_list(tokens: Sequence[Token], title: str, width: int | None, has_ids: bool, most: int | None = None) -> Block:
     """Return the tokens with their indices, over their ids if they have some, in as many lines as they need.
 
     Where they need more than `most` lines, those at the end are counted.
@@ -110,10 +108,10 @@ def token_list(
     def listed(token: Token) -> Block:
         bar = "│ " if token.index in openings else ""
         mark = f"{bar}{token.index} "
-        label, style = palette.shortened(token.label, longest), DIM if token.special else None
+        label, style = shortened(token.label, longest), DIM if token.special else None
         own = max(cell_len(label), len(token.below))
-        lines = [[Segment(mark, DIM), cell(label, own, style, "left")]]
-        lines.append([Segment(bar.ljust(len(mark)), DIM), cell(token.below, own, DIM, "left")])
+        lines = [[Segment(mark, DIM), padded(label, own, style, "<")]]
+        lines.append([Segment(bar.ljust(len(mark)), DIM), padded(token.below, own, DIM, "<")])
         return Block(lines, len(mark) + own)
 
     enough = len(tokens) if most is None or room is None else most * (room + 3) // 6  # `0 a` and the gap behind it
@@ -126,12 +124,12 @@ def token_list(
         lines[-1].append(block([[Segment(counted, DIM)]]))
     drawn = []
     for number, line in enumerate(lines):
-        names = [[cell(text, margin, BOLD, "left")] for text in ("" if number else title, ids)]
+        names = [[padded(text, margin, BOLD, "<")] for text in ("" if number else title, ids)]
         drawn.append(hstack([Block(names, margin), hstack(line, 3)], 0))
     return stack(drawn if has_ids else [Block(one.lines[:1], one.width) for one in drawn])
 
 
-def shapes_line(trace: Trace, layer: LayerTrace, palette: Palette, width: int) -> Block:
+def shapes_line(trace: Trace, layer: LayerTrace, width: int) -> Block:
     """Return the shape of every tensor with its axes named, and what it is made of, in as few lines as they fit in."""
     made, shapes, is_grouped, parts = _made_of(trace, layer), layer.shapes, layer.num_groups < layer.num_heads, []
     if layer.out_projection is not None:
@@ -140,7 +138,7 @@ def shapes_line(trace: Trace, layer: LayerTrace, palette: Palette, width: int) -
         named = ", ".join(f"{axis} {size}" for axis, size in zip(_AXES[name], sizes, strict=True))
         named = "kv " * (name in {"k", "v"} and is_grouped) + named
         label = Segment(name.upper() if len(name) == 1 else name, BOLD)
-        line = [label, Segment(f" [{named}]"), Segment(f" {palette.label(made.get(name, ''))}".rstrip(), DIM)]
+        line = [label, Segment(f" [{named}]"), Segment(f" {visible(made.get(name, ''))}".rstrip(), DIM)]
         parts += [line[:2], line[2:]] if Segment.get_line_length(line) > width else [line]
     return flowing(parts, width)
 
@@ -175,11 +173,11 @@ def metrics_table(trace: Trace, layer: LayerTrace, width: int | None, precision:
     return table(columns, width)
 
 
-def next_table(trace: Trace, palette: Palette, width: int | None) -> Block:
+def next_table(trace: Trace, width: int | None) -> Block:
     """Return the likeliest next tokens with their probabilities, below a line that names the likeliest."""
     found, last = trace.next_tokens, trace.query_tokens[-1]
-    labels, shares = [palette.label(one.token.label) for one in found], [math.exp(one.logprob) for one in found]
-    after = palette.label(f" is the likeliest next token after {last.index} {last.label}")
+    labels, shares = [visible(one.token.label) for one in found], [math.exp(one.logprob) for one in found]
+    after = visible(f" is the likeliest next token after {last.index} {last.label}")
     columns = [
         Column("token", labels, BOLD, "<"),
         Column("id", [str(one.token.id) for one in found], DIM),
@@ -190,7 +188,7 @@ def next_table(trace: Trace, palette: Palette, width: int | None) -> Block:
     return stack([block([line]), table(columns, width)])
 
 
-def proof_line(layer: LayerTrace, palette: Palette) -> Text:
+def proof_line(layer: LayerTrace) -> Text:
     """Return how well the numbers shown explain what the model itself computed."""
     line, proof = "proof  not run", layer.proof
     if proof is not None:

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 
 from attncli.analysis.metrics import HeadKey, Label, strongest
-from attncli.render.block import Block, block, cell, trimmed
+from attncli.render.block import Block, block, padded, shortened, trimmed
 from attncli.render.matrix import DIGITS, number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
 from attncli.trace.layer import LayerTrace
@@ -95,9 +95,9 @@ def _margins(lines: Sequence[SentenceLine], width: int) -> tuple[int, int]:
     return names, names + labels if names + labels <= width // 2 else min(names, width // 2)
 
 
-def height(tokens: Sequence[Token], line: SentenceLine, palette: Palette, width: int, marks: Mapping[int, str]) -> int:
+def height(tokens: Sequence[Token], line: SentenceLine, width: int, marks: Mapping[int, str]) -> int:
     """Return in how many lines `sentence` would wrap all tokens for one head."""
-    return len(_shown(tokens, [line], palette, width - _margins([line], width)[1], marks, None))
+    return len(_shown(tokens, [line], width - _margins([line], width)[1], marks, None))
 
 
 def sentence(
@@ -116,11 +116,11 @@ def sentence(
     """
     marks = marks or {}
     names, margin = _margins(lines, width)
-    shown = _shown(tokens, lines, palette, width - margin, marks, most)
+    shown = _shown(tokens, lines, width - margin, marks, most)
 
     def name_of(line: SentenceLine) -> list[Segment]:
-        name = cell(palette.shortened(line.name, margin), min(names, margin), BOLD, "left")
-        return [name, cell(line.label, margin - names, DIM, "left")] if margin > names else [name]
+        name = padded(shortened(line.name, margin), min(names, margin), BOLD, "<")
+        return [name, padded(line.label, margin - names, DIM, "<")] if margin > names else [name]
 
     drawn: list[list[Segment]] = []
     for line in lines:
@@ -134,14 +134,14 @@ def sentence(
     return block(map(trimmed, drawn))
 
 
-def _texts(tokens: Sequence[Token], palette: Palette, width: int, marks: Mapping[int, str]) -> Iterator[_TokenText]:
+def _texts(tokens: Sequence[Token], width: int, marks: Mapping[int, str]) -> Iterator[_TokenText]:
     """Yield the tokens; pieces of a word have no gap."""
     longest = max(min(_LONGEST, width - 3), 1)
     for index, token in enumerate(tokens):
         previous = tokens[index - 1] if index else None
         is_piece = previous is not None and continues(token, previous)
         text = token.label.removeprefix("##") if is_piece else token.label
-        text = palette.shortened(text[1:] if len(text) > 1 and text.startswith("␣") else text, longest)
+        text = shortened(text[1:] if len(text) > 1 and text.startswith("␣") else text, longest)
         bar = " │" if previous is not None and token.segment == 1 and previous.segment == 0 else ""
         yield _TokenText(index, bar + marks.get(index, "" if is_piece else " "), text)
 
@@ -154,18 +154,13 @@ def continues(token: Token, previous: Token) -> bool:
 
 
 def _shown(
-    tokens: Sequence[Token],
-    lines: Sequence[SentenceLine],
-    palette: Palette,
-    width: int,
-    marks: Mapping[int, str],
-    most: int | None,
+    tokens: Sequence[Token], lines: Sequence[SentenceLine], width: int, marks: Mapping[int, str], most: int | None
 ) -> list[list[_TokenText]]:
     """Return the tokens in lines: all, or as many of the heaviest ones as fit."""
     heaviest = np.max([np.where(line.allowed, line.weights, -1) for line in lines], axis=0)
     heaviest[list(marks)] = np.inf
     ranked = np.argsort(-heaviest, kind="stable").tolist()
-    texts = [*_texts(tokens, palette, width, marks), _TokenText(-1, " ", "…")]
+    texts = [*_texts(tokens, width, marks), _TokenText(-1, " ", "…")]
     sizes = [cell_len(one.gap + one.text) for one in texts]
 
     def wrapped(count: int) -> list[list[_TokenText]]:

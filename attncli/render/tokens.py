@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from attncli.render.block import Block, Column, table, width_of
+from attncli.render.block import Block, Column, shortened, table, width_of
 from attncli.render.palette import BOLD, DIM, Palette
-from attncli.text import plural, short_name
+from attncli.text import plural, short_name, visible
 from attncli.trace.tokenization import Tokenization
 from attncli.trace.tokens import Token
 
@@ -20,7 +20,7 @@ _LONGEST = (200, 60, 30, 20, 12)  # cells of a word, of which the first that fit
 def tokens_parts(tokenization: Tokenization, palette: Palette, width: int | None) -> Iterator[RenderableType]:
     """Yield what was tokenized by what, in numbers, and the tokens."""
     facts = "".join(f" · {fact}" for fact in _facts(tokenization))
-    yield Text.assemble((palette.label(_title(tokenization)), BOLD), facts)
+    yield Text.assemble((visible(_title(tokenization)), BOLD), facts)
     if tokenization.tokens:
         yield _table(tokenization, palette, width)
 
@@ -49,35 +49,31 @@ def _facts(tokenization: Tokenization) -> Iterator[str]:
 
 def _table(tokenization: Tokenization, palette: Palette, width: int | None) -> Block:
     """Return a line for each token; words are shortened only as far as it takes to keep the columns side by side."""
-    shown = tokenization.tokens
-    styles = [BOLD if tokenization.is_unknown(token) else DIM if token.special else None for token in shown]
     for longest in _LONGEST:
-        fitted = partial(palette.shortened, width=longest)
-        columns = [
-            Column(title, list(map(cell, shown)), styles, align)
-            for title, align, cell in _columns(tokenization, fitted)
-        ]
+        columns = list(_columns(tokenization, longest))
         if width is None or width_of(columns) - 2 <= width:
             break
     return table(columns, width, palette)
 
 
-def _columns(
-    tokenization: Tokenization, fitted: Callable[[str], str]
-) -> Iterator[tuple[str, str, Callable[[Token], str]]]:
-    """Yield title, alignment and cell of the columns; those in which no token has something to say are left out."""
+def _columns(tokenization: Tokenization, longest: int) -> Iterator[Column]:
+    """Yield the columns; those in which no token has something to say are left out."""
     shown = tokenization.tokens
-    yield "", ">", lambda token: str(token.index)
-    yield "id", ">", lambda token: str(token.id)
-    yield "token", "<", lambda token: fitted(token.label)
+    styles = [BOLD if tokenization.is_unknown(token) else DIM if token.special else None for token in shown]
+    fitted, column = partial(shortened, width=longest), partial(Column, style=styles)
+    yield column("", [str(token.index) for token in shown])
+    yield column("id", [str(token.id) for token in shown])
+    yield column("token", [fitted(token.label) for token in shown], align="<")
     if any(token.start is not None for token in shown):
-        yield "characters", "<", lambda token: "" if token.start is None else f"{token.start}:{token.end}"
+        places = ["" if token.start is None else f"{token.start}:{token.end}" for token in shown]
+        yield column("characters", places, align="<")
     if tokenization.pair is not None:
-        yield "segment", ">", lambda token: str(token.segment)
+        yield column("segment", [str(token.segment) for token in shown])
     if spelled := _longer_words(tokenization):
-        yield "word", "<", lambda token: fitted(f"{tokenization.word_of(token)}{spelled.get(token.index, '')}")
-    if any(_remark(tokenization, token) for token in shown):
-        yield "", "<", lambda token: fitted(_remark(tokenization, token))
+        words = [fitted(f"{tokenization.word_of(token)}{spelled.get(token.index, '')}") for token in shown]
+        yield column("word", words, align="<")
+    if any(remarks := [fitted(_remark(tokenization, token)) for token in shown]):
+        yield column("", remarks, align="<")
 
 
 def _longer_words(tokenization: Tokenization) -> dict[int, str]:

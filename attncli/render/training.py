@@ -12,7 +12,7 @@ from rich.text import Text
 
 from attncli.analysis import MEANINGS
 from attncli.analysis.training import HeadHistory
-from attncli.render.block import COMFORTABLE, Block, block, trimmed, wrapping
+from attncli.render.block import COMFORTABLE, Block, block, shortened, trimmed, wrapping
 from attncli.render.heatmap import ramp_line
 from attncli.render.matrix import number_text
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -46,7 +46,7 @@ def history_parts(
         yield _strip(history, column, palette, width or COMFORTABLE, most)
     if len(rows) > 1:
         listed, dim, most = (*shown, *more), {rows[0], *more}, width or COMFORTABLE if height else 10**6
-        cells = [[(palette.shortened(text, most), DIM if row in dim else None) for text in row] for row in listed]
+        cells = [[(shortened(text, most), DIM if row in dim else None) for text in row] for row in listed]
         yield wrapping(cells, "<" * len(rows[0]), width)
 
 

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from attncli.analysis.cell import AttentionCell, AttentionRow
 from attncli.analysis.why import Explained
-from attncli.render.bars import TableFormat, bar_column, largest_of, signed_bar
-from attncli.render.block import Block, Cell, Column, hstack, lines_of, ranking, table, width_of, wrapping
+from attncli.render.bars import TableFormat, largest_of
+from attncli.render.block import Block, Cell, Column, hstack, lines_of, ranking, width_of, wrapping
 from attncli.render.components import wrap_block
 from attncli.render.matrix import MARK
 from attncli.render.palette import BOLD, DIM
@@ -34,7 +34,7 @@ _AROUND_WRITERS = 3  # lines of a table but for its writers: titles, the others,
 _AROUND_KEYS = 4  # lines of a table but for its keys: titles, the rest, what is masked, the sum
 _GAP, _NARROWEST = 4, 50  # cells between sums and stages, and of the sums at least
 _LONGEST_TITLE = 40  # cells of a token's name
-_WIDEST_BAR, _NARROWEST_BAR = 41, 7
+_NARROWEST_BAR = 7
 _OF_WRITERS = 28  # cells of two numbers and a short bar
 
 
@@ -96,10 +96,8 @@ def dimensions(one: AttentionCell, products: Float[np.ndarray, " D"], top: int, 
         Column("k", [*k, *below]),
         Column("q·k", [*product, sheet.cell(one.dot_product)], [None] * (len(names) - 1) + [BOLD]),
     ]
-    width, values = sheet.bar_width(columns, 4, _WIDEST_BAR), products[places].tolist()
-    bars = [signed_bar(value, largest_of(values), width, sheet.palette) for value in values]
-    bars += [(text, None) for text in below]
-    return table([*columns, *[bar_column(bars)] * bool(width)], sheet.width, sheet.palette)
+    values = products[places].tolist()
+    return sheet.with_bars(columns, 4, [*values, *[None] * len(below)], largest_of(values), is_signed=True)
 
 
 def stages(one: AttentionCell, sheet: TableFormat) -> Block:
@@ -153,11 +151,8 @@ class WhyPage:
 
     def parts(self) -> list[RenderableType]:
         """Return the page, part by part; a blank line belongs between two parts."""
-        above = headline(self.trace, self.sheet.palette)
-        return [
-            above,
-            *(self._of_heads([above]) if len(self.explained) > 1 else self._of_one(self.explained[0], above)),
-        ]
+        below = self._of_heads() if len(self.explained) > 1 else self._of_one(self.explained[0])
+        return [headline(self.trace), *below]
 
     def notes(self) -> list[str]:
         """Return how to see one of several heads alone, and all of them where a screen shows some."""
@@ -166,11 +161,13 @@ class WhyPage:
         most = max(self.explained, key=_prominence)
         row, which = _row(most), "the strongest head" if _prominence(most) > 0 else "one head"
         kind = f"--kind {row.layer.kind} " * self._has_kinds
-        rest = "; --all lists all heads" if self._count([headline(self.trace, self.sheet.palette)]) else ""
+        rest = "; --all lists all heads" if self._count else ""
         return [f"{kind}--head {head_name(row.layer, row.head.head)} explains {which}{rest}"]
 
     def _room(self, parts: Iterable[RenderableType]) -> int:
-        return 10**6 if self.lines is None else self.lines - lines_of(parts, self.sheet.room)
+        """Return how many lines are left below the headline and these parts."""
+        above = [headline(self.trace), *parts]
+        return 10**6 if self.lines is None else self.lines - lines_of(above, self.sheet.room)
 
     def _top(self, room: int) -> int:
         return self.top or (_MOST if self.lines is None else max(room, _FEWEST))
@@ -181,11 +178,11 @@ class WhyPage:
 
     # --- one head ---
 
-    def _of_one(self, one: AttentionRow | AttentionCell, above: RenderableType) -> list[RenderableType]:
+    def _of_one(self, one: AttentionRow | AttentionCell) -> list[RenderableType]:
         row = _row(one)
-        proof = [] if row.layer.proof is None else [proof_line(row.layer, self.sheet.palette)]
+        proof = [] if row.layer.proof is None else [proof_line(row.layer)]
         title = wrap_block(self._name(one), self._place(row), self.sheet.width, None)
-        room = self._room([above, title, *proof])
+        room = self._room([title, *proof])
         if isinstance(one, AttentionRow):
             return [title, keys_by_weight(one, self._top(room - _AROUND_KEYS), self.sheet), *proof]
         taken = stages(one, self.sheet)
@@ -228,12 +225,14 @@ class WhyPage:
         order = f" · {len(self.explained)} heads, largest weight{which} first"
         return wrap_block("; ".join(names), order, self.sheet.width, None)
 
-    def _count(self, above: Sequence[RenderableType]) -> int:
-        room, every = self._room([*above, self._title]) - 2, len(self.explained)  # titles, and how many there are
+    @property
+    def _count(self) -> int:
+        """How many heads are left out."""
+        room, every = self._room([self._title]) - 2, len(self.explained)  # titles, and how many there are
         return 0 if every <= room + 1 else every - max(room, _FEWEST)
 
-    def _of_heads(self, above: Sequence[RenderableType]) -> list[RenderableType]:
-        sheet, left_out = self.sheet, self._count(above)
+    def _of_heads(self) -> list[RenderableType]:
+        sheet, left_out = self.sheet, self._count
         shown = self._ranked[: len(self.explained) - left_out]
         rows = map(_row, shown)
         names = [f"{row.layer.kind} " * self._has_kinds + head_name(row.layer, row.head.head) for row in rows]
@@ -335,7 +334,7 @@ class CompositionPage:
         key = sheet.named(composition.cell.key, _LONGEST_TITLE)
         place = f" · layer {row.layer.layer} · head {row.head.head} of {row.layer.num_heads}"
         title = Text.assemble((f"query {sheet.named(row.query, _LONGEST_TITLE)} → key {key}", BOLD), place)
-        above = [headline(composition.trace, sheet.palette), title, Text(sentences_of(composition))]
+        above = [headline(composition.trace), title, Text(sentences_of(composition))]
         names = max(map(len, (self._title("query"), *map(writer_name, composition.terms))))
         is_beside = sheet.room >= 2 * (names + _OF_WRITERS) + _GAP and not sheet.palette.is_read_aloud
         room = _MOST + _AROUND_WRITERS if self.lines is None else self.lines - lines_of(above, sheet.room)
@@ -357,11 +356,9 @@ class CompositionPage:
             numbers += [sum(getattr(term, name) for term in others)] * bool(others)
             texts = [sheet.cell(number) for number in (*numbers, sum(getattr(term, name) for term in terms))]
             columns.append(Column(name, texts, [None] * (len(names) - 1) + [BOLD]))
-        width = sheet.bar_width(columns, len(columns), _WIDEST_BAR)
         largest = largest_of(term.margin for term in self.composition.terms)
-        bars = [signed_bar(term.margin, largest, width, sheet.palette) for term in shown]
-        bars += [("", None)] * (len(names) - len(shown))
-        return table([*columns, *[bar_column(bars)] * bool(width)], sheet.width, sheet.palette)
+        bars = [*(term.margin for term in shown), *[None] * (len(names) - len(shown))]
+        return sheet.with_bars(columns, len(columns), bars, largest, is_signed=True)
 
     def _title(self, side: Side) -> str:
         cell = self.composition.cell

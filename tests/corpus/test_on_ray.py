@@ -44,8 +44,8 @@ def write(folder: Path, **options: Any) -> int:
         shards = in_shards(sentences_of(150), ["a.txt", "b.txt"])
         for result in run_on_ray(toy_writer(folder, **options), shards, jobs=2):
             if isinstance(result.value, PartInfo):
-                summary.add(result.value)
-    return summary.before
+                summary.parts.append(result.value)
+    return sum(part.was_there for part in summary.parts)
 
 
 def kill_workers(is_over: Event) -> None:

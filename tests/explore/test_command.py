@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from attncli.engines.interactive import Query, open_interactive
-from attncli.explore.command import InputSource, ViewSnapshot, as_line, command_of
+from attncli.explore.command import What, as_line, command_of
 from attncli.explore.computation import ComputedView, IncrementalComputation
 from attncli.explore.view_state import ViewState
 
 Run = Callable[..., Any]
 TEXT = "time flies like an arrow"
-DEMO = InputSource(("-m", "demo"))
+DEMO = "-m", "demo"
 
 
 def answered(look: ViewState, **options: Any) -> ComputedView:
@@ -25,9 +25,9 @@ def answered(look: ViewState, **options: Any) -> ComputedView:
     return answer
 
 
-def answer_of(attn: Run, seen: ViewSnapshot, source: InputSource, *more: str) -> Any:
+def answer_of(attn: Run, look: ViewState, what: What, *more: str) -> Any:
     """What the program says to the line, as a shell hands it over."""
-    _, *words = shlex.split(as_line(command_of(seen, source)))
+    _, *words = shlex.split(as_line(command_of(look, what, DEMO)))
     ran = attn(*words, *more)
     assert ran.code == 0, ran.err
     return ran.json
@@ -40,7 +40,7 @@ def answer_of(attn: Run, seen: ViewSnapshot, source: InputSource, *more: str) ->
 def test_a_layer_is_what_inspect_computes(attn: Run, numbers: Any, mask: str | None, what: Any) -> None:
     look = ViewState(Query(TEXT, mask=mask), layer=2, head=3, numbers=numbers)
     shown = answered(look, model="demo").sights[0].trace
-    (layer,) = answer_of(attn, ViewSnapshot(look, what), DEMO, "-F", "json", "--show", "weights")["layers"]
+    (layer,) = answer_of(attn, look, what, "-F", "json", "--show", "weights")["layers"]
     heads = shown.layers[0].heads if what == "heads" or numbers == "rollout" else [3]
     for found, head in zip(layer["heads"], heads, strict=True):
         written = found["norms" if numbers == "norms" else "weights"]
@@ -51,7 +51,7 @@ def test_the_map_is_what_heads_measures(attn: Run) -> None:
     look = ViewState(Query(TEXT), metric="previous")
     survey = answered(look, model="demo").survey
     assert survey is not None
-    words = command_of(ViewSnapshot(look, "map"), DEMO)
+    words = command_of(look, "map", DEMO)
     assert words[-2:] == ["--sort", "previous"]
     found = attn(*words[1:], "-F", "json").json["heads"]
     assert [head["previous"] for head in found] == sorted((head["previous"] for head in found), reverse=True)
@@ -62,7 +62,7 @@ def test_the_map_is_what_heads_measures(attn: Run) -> None:
 
 @pytest.mark.parametrize("text", ["it's *", "--mask", '$HOME `ls` "x" \\n!', "a\tb\\'c\n\x1b[31mé\u202e"])
 def test_a_shell_reads_the_line_as_it_is_meant(text: str) -> None:
-    words = command_of(ViewSnapshot(ViewState(Query(text))), InputSource(("-m", "a b")))
+    words = command_of(ViewState(Query(text)), "head", ("-m", "a b"))
     line = as_line(words)
     assert line.isprintable()
     ran = subprocess.run(
@@ -72,5 +72,5 @@ def test_a_shell_reads_the_line_as_it_is_meant(text: str) -> None:
 
 
 def test_a_text_that_looks_like_an_option_is_one_all_the_same(attn: Run) -> None:
-    _, *words = command_of(ViewSnapshot(ViewState(Query("--mask"))), InputSource())
+    _, *words = command_of(ViewState(Query("--mask")), "head")
     assert attn(words[0], "-F", "json", *words[1:]).json["text"] == "--mask"

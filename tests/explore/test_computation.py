@@ -147,6 +147,6 @@ def test_a_head_or_a_cell_is_cut_and_the_next_token_told() -> None:
     assert answering.cut(look, False) == f"without L2H3: next token three {chances}, {whole.change:+.2f} nats"
     assert answering.cut(look, True).startswith("without the weight of query 5 on key 4 in L2H3: next token three")
     with pytest.raises(UsageError, match="empty the mask"):
-        answering.cut(look.masked("full"), False)
+        answering.cut(look.with_text("mask", "full"), False)
     with pytest.raises(NotExposedError, match="causal language model"):
         IncrementalComputation(open_interactive()).cut(look, False)

@@ -124,7 +124,7 @@ def test_no_head_but_one_is_ever_expanded() -> None:
     def peak(heads: int) -> int:
         trace = random_trace(1, heads, 600)
         tracemalloc.start()
-        for _ in write_page([(1, trace)], View(), "viridis"):
+        for _ in write_page(trace, View(), "viridis"):
             pass
         _, highest = tracemalloc.get_traced_memory()
         tracemalloc.stop()

@@ -57,7 +57,7 @@ def write(
         for result in run(job or toy_writer(folder, **options), shards, jobs):
             results.append(result)
             if isinstance(result.value, PartInfo):
-                summary.add(result.value)
+                summary.parts.append(result.value)
     return summary, results
 
 

@@ -114,7 +114,7 @@ def pictured_trace(mask: str = "causal", has_picture: bool = True) -> Trace:
 
 
 def written(trace: Trace, path: Path, view: View | None = None) -> Path:
-    path.write_text("".join(write_page([(1, trace)], view or View(), "viridis")), encoding="utf-8")
+    path.write_text("".join(write_page(trace, view or View(), "viridis")), encoding="utf-8")
     return path
 
 

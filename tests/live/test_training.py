@@ -49,6 +49,24 @@ class Metered:
         self.history.add_layers(step, layers)
 
 
+def one_step(attend: Callable[[], Tensor], *parameters: Tensor) -> Metered:
+    """Measure a step that attends and changes no parameter."""
+    optimizer = torch.optim.SGD([*parameters], lr=0.0)
+
+    def run() -> None:
+        output = attend()
+        if output.requires_grad:
+            output.nansum().backward()
+        optimizer.step()
+
+    return Metered(run)
+
+
+def values_of(ran: Metered) -> dict[str, Any]:
+    """The columns of the only layer in the first step."""
+    return dict(zip(COLUMNS, ran.steps[1][0].values, strict=True))
+
+
 def heads_of(warnings: list[str], metric: str) -> set[tuple[str, int]]:
     """The modules and heads that are warned of by a metric."""
     line = re.compile(rf"step \d+: layer \d heads? (?P<heads>[\d,-]+): {metric} .*\((?P<module>\S+), \S+training.py:25")
@@ -445,18 +463,15 @@ def attend(kind: str, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor | No
 def test_numbers_are_those_of_plain_loops(kind: str) -> None:
     torch.manual_seed(1)
     q, k = (nn.Parameter(2 * torch.randn(2, 3, 6, 4)) for _ in "qk")
-    optimizer, facts = torch.optim.SGD([q, k], lr=0.0), list[tuple[Tensor, Tensor | None]]()
+    facts = list[Any]()
 
-    def run() -> None:
+    def attends() -> Tensor:
         with torch.set_grad_enabled(kind != "flex"):  # which has no backward on a CPU
-            output, *masks = attend(kind, q + 0, k + 0)
-        facts.append((masks[0], masks[1]))
-        if output.requires_grad:
-            output.sum().backward()
-        optimizer.step()
+            output, *facts[:] = attend(kind, q + 0, k + 0)
+        return output
 
-    (layer,) = Metered(run).steps[1]
-    (allowed, added), is_self = facts[0], kind != "cross"
+    (layer,) = one_step(attends, q, k).steps[1]
+    (allowed, added), is_self = facts, kind != "cross"
     expected = [*by_hand(q[:, :, :4] if kind == "cross" else q, k, 0.5, allowed, added, is_self)]
     np.testing.assert_allclose(layer.values[: len(METRICS)].T, expected, rtol=1e-5, atol=1e-6)
 
@@ -473,17 +488,11 @@ class LargestScores(TorchFunctionMode):
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_the_largest_score_is_that_of_flex_attention() -> None:
-    x = 3 * torch.randn(2, 3, 40, 16)
-    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 40, 40, device="cpu")
-    optimizer, largest = torch.optim.SGD([nn.Parameter(x)], lr=0.0), LargestScores()
-
-    def run() -> None:
-        with largest:
-            flex_attention(x, x, x, block_mask=mask)
-        optimizer.step()
-
-    (layer,) = Metered(run).steps[1]
-    assert layer.values[0].tolist() == pytest.approx(largest.found, rel=1e-5)
+    x = 3 * torch.randn(2, 3, 300, 16)
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 300, 300, device="cpu")
+    with LargestScores() as largest:
+        ran = one_step(lambda: flex_attention(x, x, x, block_mask=mask), nn.Parameter(x))
+    assert values_of(ran)["max_score"].tolist() == pytest.approx(largest.found, rel=1e-5)
 
 
 @pytest.mark.parametrize("module", [True, False])
@@ -496,17 +505,13 @@ def test_grouped_keys_and_a_module_of_torch(module: bool) -> None:
         with torch.no_grad():
             packed = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
             heads = packed.unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)
-    optimizer = torch.optim.SGD([*attention.parameters(), q, k], lr=0.0)
 
-    def run() -> None:
+    def attend() -> Tensor:
         if module:
-            output = attention(x, x, x, key_padding_mask=~WORD)[0]
-        else:
-            output = F.scaled_dot_product_attention(q, k, k, WORD[:, None, None], enable_gqa=True)
-        output.sum().backward()
-        optimizer.step()
+            return attention(x, x, x, key_padding_mask=~WORD)[0]
+        return F.scaled_dot_product_attention(q, k, k, WORD[:, None, None], enable_gqa=True)
 
-    (layer,) = Metered(run).steps[1]
+    (layer,) = one_step(attend, *attention.parameters(), q, k).steps[1]
     own = (heads[0], heads[1]) if module else (q, k.expand(-1, 3, -1, -1))
     expected = [*by_hand(*own, 0.5, WORD[:, None].expand(2, 6, 6))]
     np.testing.assert_allclose(layer.values[: len(METRICS)].T, expected, rtol=1e-5, atol=1e-6)
@@ -540,14 +545,8 @@ def test_texts_of_one_length_in_a_row_have_all_their_positions_measured(length: 
     torch.manual_seed(1)
     x, text = nn.Parameter(2 * torch.randn(2, 4, 1024, 8)), torch.arange(1024) // length
     mask = (text == text[:, None]).tril()
-    optimizer = torch.optim.SGD([x], lr=0.0)
-
-    def run() -> None:
-        F.scaled_dot_product_attention(x, x, x, mask).sum().backward()
-        optimizer.step()
-
-    ran = Metered(run)
-    values = dict(zip(COLUMNS, ran.steps[1][0].values, strict=True))
+    ran = one_step(lambda: F.scaled_dot_product_attention(x, x, x, mask), x)
+    values = values_of(ran)
     weights = (x @ x.mT / 8**0.5).masked_fill(~mask, -torch.inf).softmax(-1).detach()
     entropy = torch.special.entr(weights).sum(-1).mean((0, 2))
     assert ran.meter.stride == 32
@@ -561,22 +560,19 @@ def test_few_rows_know_padding_from_keys_that_they_hide(kind: str, monkeypatch: 
     x, at = nn.Parameter(torch.randn(1, 2, 64, 4)), torch.arange(64)
     mask = ((at - at[:, None]).abs() <= 2) & (at != at[:, None]) & (at < 48)  # no own position, and padding at the end
     added = torch.zeros(64, 64).masked_fill(~mask, -torch.inf)
-    optimizer = torch.optim.SGD([x], lr=0.0)
 
-    def run() -> None:
+    def attend() -> Tensor:
         if kind == "written":
             q = x + 0
-            ((q @ q.mT / 2).masked_fill(~mask, -1e9).softmax(-1) @ q).sum().backward()
-        else:
-            F.scaled_dot_product_attention(x, x, x, mask if kind == "boolean" else added).nansum().backward()
-        optimizer.step()
+            return (q @ q.mT / 2).masked_fill(~mask, -1e9).softmax(-1) @ q
+        return F.scaled_dot_product_attention(x, x, x, mask if kind == "boolean" else added)
 
-    (layer,) = Metered(run).steps[1]
+    values = values_of(one_step(attend, x))
     rows = [each for each in training._sampled(64, 8) if each < 48]  # the others are padding
     assert len(rows) == 6
     expected = torch.special.entr((x @ x.mT / 2 + added)[0, :, rows].softmax(-1)).sum(-1).mean(1)
-    assert layer.values[COLUMNS.index("entropy")] == pytest.approx(expected.detach().numpy(), rel=1e-5)
-    assert (layer.values[COLUMNS.index("keys")] == 4).all()
+    assert values["entropy"] == pytest.approx(expected.detach().numpy(), rel=1e-5)
+    assert (values["keys"] == 4).all()
 
 
 @pytest.mark.parametrize("has_all", [False, True])
@@ -593,16 +589,11 @@ def test_few_rows_stand_for_all(has_all: bool, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(training, "_CELLS", 2**30 if has_all else 1)
     torch.manual_seed(1)
     q, k = (nn.Parameter(1.3 * torch.randn(32, 3, 128, 4)) for _ in "qk")
-    optimizer, is_later = torch.optim.SGD([q, k], lr=0.0), torch.ones(128, 128, dtype=torch.bool).triu(1)
-
-    def run() -> None:
-        F.scaled_dot_product_attention(q, k, k, is_causal=True).sum().backward()
-        optimizer.step()
-
-    ran = Metered(run)
+    is_later = torch.ones(128, 128, dtype=torch.bool).triu(1)
+    ran = one_step(lambda: F.scaled_dot_product_attention(q, k, k, is_causal=True), q, k)
     assert ran.meter.stride == (1 if has_all else 16)
     assert max(sizes) == 32 * 3 * 128**2 if has_all else max(sizes) <= 2**12
-    values = dict(zip(COLUMNS, ran.steps[1][0].values, strict=True))
+    values = values_of(ran)
     weights = (q.double() @ k.double().mT / 2).masked_fill(is_later, -torch.inf).softmax(-1).detach()
     cosines = [
         [float(F.cosine_similarity(weights[:, a, 1:].flatten(), weights[:, b, 1:].flatten(), dim=0)) for b in others]
@@ -620,12 +611,6 @@ def test_few_rows_stand_for_all(has_all: bool, monkeypatch: pytest.MonkeyPatch) 
 def test_two_heads_with_the_same_weights_are_similar() -> None:
     q = torch.randn(1, 4, 6, 4)
     x = nn.Parameter(torch.stack([q[:, 0], q[:, 1], q[:, 2], q[:, 0]], 1))
-    optimizer = torch.optim.SGD([x], lr=0.0)
-
-    def run() -> None:
-        F.scaled_dot_product_attention(x, x, x).sum().backward()
-        optimizer.step()
-
-    values = dict(zip(COLUMNS, Metered(run).steps[1][0].values, strict=True))
+    values = values_of(one_step(lambda: F.scaled_dot_product_attention(x, x, x), x))
     assert values["similarity"][[0, 3]] == pytest.approx(1, abs=1e-6)
     assert (values["similarity"][[1, 2]] < 0.999).all()

@@ -134,6 +134,7 @@ def test_a_run_with_torch_ends_at_once_unless_something_waits_for_more(
 def test_help_and_version_need_no_arrays() -> None:
     for arguments in (["--help"], ["inspect", "--help"], ["mask", "--help"], ["--version"]):
         assert not {"numpy", "pydantic", *HEAVY} & imported_by(PROGRAM, *arguments)
+    assert "rich" not in imported_by(PROGRAM, "--version")
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:

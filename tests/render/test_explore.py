@@ -83,7 +83,7 @@ def test_every_pane_fits_every_room(tokens: int, heads: int, tier: str) -> None:
         fits(layer_map("entropy", entropies(1, heads), range(40), heads, chosen, palette, room), room)
         fits(token_strip(sight, cursor, None, palette, room), Bounds(4, room.width))
         fits(cell_line(sight, cursor, palette, line), line)
-        fits(status_line(sight, ["computing …"], palette, line), line)
+        fits(status_line(sight, ["computing …"], line), line)
         fits(why_box(sight, cursor, palette, room), room)
 
 
@@ -169,4 +169,4 @@ def test_the_status_tells_the_numbers_of_the_cell() -> None:
     assert (rank, keys) == (1 + (weights[5] > weights[5, 2]).sum(), 6)
     assert score == pytest.approx(float(layer.q[1, 5] @ layer.k[1, 2]) * layer.scale, abs=1e-4)
     assert "masked" in texts(cell_line(sight, CellCursor(1, 2, 5), SHADES, Bounds(1, 160)).block)[0]
-    assert texts(status_line(sight, ["computing …"], SHADES, Bounds(1, 160)).block)[0].startswith("computing …")
+    assert texts(status_line(sight, ["computing …"], Bounds(1, 160)).block)[0].startswith("computing …")

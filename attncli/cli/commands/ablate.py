@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
@@ -50,7 +48,7 @@ def ablate(
     output: options.TraceOutput,
     precision: options.Precision = None,
     colormap: options.Colormap = None,
-) -> None:
+) -> ExitCode:
     """Cut heads or edges, and see what it does to the prediction.
 
     --edges masks keys in the chosen layers. A query keeps the keys that the expression allows.
@@ -104,5 +102,4 @@ def ablate(
                     named = None if texts.last_number == 1 else number
                     canvas.show(ablation_parts(cuts, palette, canvas.width, height, precision, named), cuts.text)
         failures = stream.failures
-    if failures:
-        raise typer.Exit(ExitCode.INPUT)
+    return ExitCode.INPUT if failures else ExitCode.OK

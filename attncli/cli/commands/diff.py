@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from typer import Exit
+from typing import TYPE_CHECKING, Any
 
 from attncli.cli import options
 from attncli.cli.commands.heads import MetricChoice, heads
 from attncli.cli.environment import Environment
 from attncli.cli.groups import argument
-from attncli.errors import ExitCode, UsageError, raise_on_failure
+from attncli.errors import ExitCode, UsageError
 from attncli.formats import DATASETS
 from attncli.text import plural
 
@@ -30,29 +28,21 @@ def diff(
     environment: Environment,
     request: options.CommonOptions,
     output: options.TableOutput,
-    text: Annotated[
-        list[str] | None, argument("Two sentences, or one for two checkpoints; - reads standard input.", "TEXT")
-    ] = None,
-    from_: Annotated[
-        list[str] | None, options.input_option("Compare this saved trace with another; give it twice.", "FILE")
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        options.model_option(
-            "Use a checkpoint or an adapter; give two to compare. Default: toy.", "MODEL", "-m", env=True
-        ),
-    ] = None,
+    text: list[str] | None = argument("Two sentences, or one for two checkpoints; - reads standard input.", "TEXT"),
+    from_: list[str] | None = options.input_option("Compare this saved trace with another; give it twice.", "FILE"),
+    model: list[str] | None = options.model_option(
+        "Use a checkpoint or an adapter; give two to compare. Default: toy.", "MODEL", "-m", env=True
+    ),
     layer: options.EveryLayer = None,
-    first: Annotated[bool, options.view_option("Show the first stage at which two runs of a text part.")] = False,
-    query: Annotated[
-        list[str] | None,
-        options.choice_option("Compare only this query: a token of the first. Repeatable.", "TOKEN", "-q"),
-    ] = None,
-    top: Annotated[int | None, options.view_option("List N heads and cells. Default: 10.", "N", low=1)] = None,
+    first: bool = options.view_option("Show the first stage at which two runs of a text part."),
+    query: list[str] | None = options.choice_option(
+        "Compare only this query: a token of the first. Repeatable.", "TOKEN", "-q"
+    ),
+    top: int | None = options.view_option("List N heads and cells. Default: 10.", "N", low=1),
     precision: options.Precision = None,
     colormap: options.Colormap = None,
     ramp: options.Ramp = None,
-) -> None:
+) -> ExitCode:
     """Compare two sentences, checkpoints or traces.
 
     attn prints how many heads changed, layers × heads, the most changed cells, and maps of the most changed head.
@@ -71,25 +61,23 @@ def diff(
     if chosen in DATASETS and not is_history:
         raise UsageError(f"attn diff writes {chosen} of three checkpoints or more; of two give -F json")
     if first:
-        _show_agreement(environment, request, output, from_ or [], model or [])
-        return
+        return _show_agreement(environment, request, output, from_ or [], model or [])
     from attncli.analysis.diff import TOP, warnings_of_both
     from attncli.analysis.diff import diff as compare
 
     if is_history:
-        heads(environment, request, options.Parallel(), MetricChoice(), output, model, None, query, precision, colormap)
-        return
+        choice = options.Parallel(), MetricChoice()
+        return heads(environment, request, *choice, output, model, None, query, precision, colormap)
     top = top or TOP
     traces = _traces(environment, request, from_ or [], model or [])
     difference = compare(*traces, queries=query or (), top=top)
     warnings = (f"warning: {warning}" for warning in warnings_of_both(difference))
-    for note in (*warnings, *difference.notes):
-        environment.note(note)
+    environment.note(*warnings, *difference.notes)
     if chosen == "json":
         from attncli.formats.documents import write_difference
 
         environment.write([write_difference(difference, precision)], output.file)
-        return
+        return ExitCode.OK
     from attncli.render.diff import DiffView
 
     with output.view(environment, chosen, "diff") as canvas:
@@ -97,6 +85,7 @@ def diff(
         title = " / ".join(dict.fromkeys(trace.text or trace.target or "" for trace in traces))
         view = DiffView(difference, canvas.palette(colormap or "viridis"), canvas.width, precision, top, ramp, height)
         canvas.show(view.renderables(), title)
+    return ExitCode.OK
 
 
 def _show_agreement(
@@ -105,8 +94,8 @@ def _show_agreement(
     output: options.OutputOptions,
     files: list[str],
     models: list[str],
-) -> None:
-    """Show the first stage at which two runs part; end with 1 if they do."""
+) -> ExitCode:
+    """Show the first stage at which two runs part; return 1 if they do."""
     from attncli.analysis.agreement.compare import compare
     from attncli.analysis.runs import saved_side, unseen_window
     from attncli.engines.captures import check_comparable
@@ -126,7 +115,7 @@ def _show_agreement(
     agreement = compare(first, second)
     agreement.not_compared += dict.fromkeys(filter(None, map(unseen_window, (first, second))))
     agreement.notes += _hints(agreement, *runs, *saved) if runs and saved else []
-    show_agreement(environment, output, agreement)
+    return show_agreement(environment, output, agreement)
 
 
 def _hints(agreement: Agreement, run: Side, file: Side) -> Iterator[str]:
@@ -144,11 +133,10 @@ def _hints(agreement: Agreement, run: Side, file: Side) -> Iterator[str]:
             yield "a file without the first tokens of a run lacks keys of the later ones; write them all"
 
 
-def show_agreement(environment: Environment, output: options.OutputOptions, agreement: Agreement) -> None:
-    """Show where two runs part; end with 1 if they do."""
+def show_agreement(environment: Environment, output: options.OutputOptions, agreement: Agreement) -> ExitCode:
+    """Show where two runs part; return 1 if they do."""
     chosen = output.chosen()
-    for note in agreement.notes:
-        environment.note(note)
+    environment.note(*agreement.notes)
     if chosen == "json":
         from attncli.formats.documents import write_agreement
 
@@ -160,20 +148,19 @@ def show_agreement(environment: Environment, output: options.OutputOptions, agre
             canvas.show(
                 agreement_parts(agreement, canvas.palette("viridis"), canvas.width), " / ".join(agreement.names)
             )
-    if not agreement.agrees:
-        raise Exit(ExitCode.FINDINGS)
+    return ExitCode.OK if agreement.agrees else ExitCode.FINDINGS
 
 
 def _text_of_runs(environment: Environment, texts: options.TextOptions, ids: Sequence[int] | None) -> str | None:
     """Return the text on the command line; None for the token ids of a file."""
-    from attncli.cli.loop import sentences
+    from attncli.cli.loop import sentences, texts_of
 
     if not texts.text and texts.file is None:
         if ids is None:
             raise UsageError("give the text that both runs read: attn diff --first TEXT")
         return None
     items = islice(sentences(texts, environment, may_be_words=False), 2)
-    read = [text for _, text in raise_on_failure(((item.number, item.text) for item in items), is_alone=True)]
+    read = texts_of(items, is_alone=True)
     if len(read) != 1:
         raise UsageError("attn diff --first compares two runs of one text; give one")
     return str(read[0])
@@ -198,7 +185,7 @@ def _traces(
     Raises:
         UsageError: the options do not name two things to compare, or name more.
     """
-    from attncli.cli.loop import sentences, traces_of
+    from attncli.cli.loop import sentences, texts_of, traces_of
     from attncli.engines.source import CorpusItem
 
     def times(count: int) -> str:
@@ -215,13 +202,13 @@ def _traces(
     first = list(islice(sentences(request.texts, environment, may_be_words=expected == 1), expected + 1))
     if len(first) > expected == 1:
         raise UsageError(f"attn diff compares two checkpoints on one sentence; {_FOR_MANY}")
-    texts = list(raise_on_failure(((item.number, item.text) for item in first), is_alone=expected == 1))
+    texts = texts_of(first, is_alone=expected == 1)
     if len(texts) != expected:
         number = "one sentence" if len(texts) == 1 else "more than two sentences"
         raise UsageError(f"{number} to compare; give two, or one with two checkpoints: -m A -m B")
     unread: dict[str, Any] = {"file": None, "column": None, "whole": False}
-    request = request.changed(from_=None, texts=request.texts.changed(text=[text for _, text in texts], **unread))
-    items = [CorpusItem(number, text) for number, (_, text) in enumerate(texts, start=1)]
+    request = request.changed(from_=None, texts=request.texts.changed(text=texts, **unread))
+    items = [CorpusItem(number, text) for number, text in enumerate(texts, start=1)]
     if expected == 1:
         streams = (traces_of(environment, request.changed(model=name), "all", texts=items) for name in models)
         return [next(traces) for traces in streams]

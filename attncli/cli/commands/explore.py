@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from attncli.cli import options
@@ -49,7 +50,7 @@ def explore(
     from attncli.analysis.learn import TEXT
     from attncli.cli.loop import loading
     from attncli.engines.interactive import Query, open_interactive
-    from attncli.explore.command import InputSource, ViewSnapshot, as_line, command_of
+    from attncli.explore.command import as_line, command_of
     from attncli.explore.view_state import ViewState
 
     words = request.text or [TEXT]
@@ -63,9 +64,9 @@ def explore(
     more = (("model", "toy" if is_toy else None), ("colormap", colormap), ("color", color))
     fixed += [(name, value) for name, value in more if value is not None]
     options_of_all = tuple(word for option in fixed for word in _words(*option))
-    source = InputSource(options_of_all, request.from_ is not None)
+    command = partial(command_of, fixed=options_of_all, is_saved=request.from_ is not None)
     if why := "- is standard input" if request.text == ["-"] else environment.lacks_screen():
-        static = as_line(command_of(ViewSnapshot(state, "heads"), source))
+        static = as_line(command(state, "heads"))
         raise UsageError(f"explore needs a terminal, and {why}. Static view: {static}")
     require("attn explore", "textual")
     if request.from_ is not None:
@@ -83,10 +84,10 @@ def explore(
         state = replace(state, question=opened.own)
     from attncli.explore.app import run
 
-    with environment.open_view("attn explore", color=color) as terminal:
+    with options.OutputOptions(color=color).view(environment, "table", "explore") as terminal:
         palette = terminal.palette(colormap or "viridis")
-    snapshot, is_computing = run(opened, state, palette)
-    environment.write([f"{as_line(command_of(snapshot, source))}\n"])
+    look, what, is_computing = run(opened, state, palette)
+    environment.write([f"{as_line(command(look, what))}\n"])
     if is_computing:  # Python would end under its thread, and torch aborts then
         os._exit(0)
 

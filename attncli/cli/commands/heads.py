@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from attncli.analysis import NAMES, Metric
 from attncli.cli import options
@@ -38,21 +36,13 @@ _METRICS: dict[str, Metric] = {name: name for name in NAMES}
 class MetricChoice(Options):
     """Options of the shown metrics, and their order."""
 
-    induction: Annotated[bool, options.input_option("Test for induction heads, on random tokens repeated twice.")] = (
-        False
+    induction: bool = options.input_option("Test for induction heads, on random tokens repeated twice.")
+    pairs: Path | None = options.input_option("Rank heads by the right keys they find; lines of JSON.", "FILE")
+    metrics: str | None = options.view_option("List these metrics of every head. Default: all.", "METRICS")
+    sort: str | None = options.view_option(
+        "List heads by this metric, the highest first; -entropy: the lowest.", "METRIC"
     )
-    pairs: Annotated[
-        Path | None, options.input_option("Rank heads by the right keys they find; lines of JSON.", "FILE")
-    ] = None
-    metrics: Annotated[
-        str | None, options.view_option("List these metrics of every head. Default: all.", "METRICS")
-    ] = None
-    sort: Annotated[
-        str | None, options.view_option("List heads by this metric, the highest first; -entropy: the lowest.", "METRIC")
-    ] = None
-    top: Annotated[
-        int | None, options.view_option("List only N heads, with --sort or --pairs. Default: all.", "N", low=1)
-    ] = None
+    top: int | None = options.view_option("List only N heads, with --sort or --pairs. Default: all.", "N", low=1)
 
     @property
     def chosen(self) -> list[Metric]:
@@ -87,18 +77,16 @@ def heads(
     parallel: options.Parallel,
     choice: MetricChoice,
     output: options.TableOutput,
-    model: Annotated[  # replaces the group's option
-        list[str] | None,
-        options.model_option("Use a checkpoint, or those of a run. Default: demo.", "MODEL", "-m", env=True),
-    ] = None,
+    model: list[str] | None = options.model_option(  # replaces the group's option
+        "Use a checkpoint, or those of a run. Default: demo.", "MODEL", "-m", env=True
+    ),
     layer: options.EveryLayer = None,
-    query: Annotated[
-        list[str] | None,
-        options.choice_option("Count only this query: a token or an index. Repeatable.", "TOKEN", "-q"),
-    ] = None,
+    query: list[str] | None = options.choice_option(
+        "Count only this query: a token or an index. Repeatable.", "TOKEN", "-q"
+    ),
     precision: options.Precision = None,
     colormap: options.Colormap = None,
-) -> None:
+) -> ExitCode:
     """Show what every head attends to: the previous, first or a repeated token.
 
     attn draws a grid of layers × heads. --all lists the numbers, --sort ranks them, and -F tsv writes them.
@@ -146,8 +134,7 @@ def heads(
         stream, measured = _measured(environment, request, parallel.workers, choice.induction, queries)
         failures = stream.failures
         _show_heads(environment, choice.applied(measured, chosen in DRAWN), choice, output.all_, precision, color, show)
-    if failures:
-        raise typer.Exit(ExitCode.INPUT)
+    return ExitCode.INPUT if failures else ExitCode.OK
 
 
 def _show_heads(

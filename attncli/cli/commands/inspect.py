@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
@@ -25,15 +23,10 @@ if TYPE_CHECKING:
 class Inspection(Options):
     """Options of generation, and of the processes that write a folder."""
 
-    generate: Annotated[
-        int | None, options.input_option("Let a causal model write N more tokens first.", "N", low=1)
-    ] = None
-    on: Annotated[
-        str | None,
-        options.model_option(
-            "Compute the parts of -o FOLDER/ on Ray, here or on a cluster.", "ray|ray://HOST:PORT", rare=True
-        ),
-    ] = None
+    generate: int | None = options.input_option("Let a causal model write N more tokens first.", "N", low=1)
+    on: str | None = options.model_option(
+        "Compute the parts of -o FOLDER/ on Ray, here or on a cluster.", "ray|ray://HOST:PORT", rare=True
+    )
 
 
 def inspect(
@@ -44,8 +37,8 @@ def inspect(
     shown: options.ViewOptions,
     derive: options.Derive,
     output: options.InspectOutput,
-    save: Annotated[Path | None, options.output_option("Save the trace as .safetensors, for --from.", "FILE")] = None,
-) -> None:
+    save: Path | None = options.output_option("Save the trace as .safetensors, for --from.", "FILE"),
+) -> ExitCode:
     """Show the attention of a sentence, from its tokens to a heat map per head.
 
     --query shows where a word looks: its heaviest keys in every head of every layer, or of --layer.
@@ -66,13 +59,9 @@ def inspect(
 
     chosen, workers = output.chosen(takes_folder=True), parallel.workers
     view, size = _view(shown), _size(shown.size)
-    _check_outputs(save, output.file)
+    _check_outputs(save, output.file, chosen, view)
     form = None if chosen in DRAWN else chosen
     is_figure = chosen in FIGURES or size is not None
-    if chosen == "html":
-        from attncli.formats.page import check_page
-
-        check_page(view.show)
     derivation, layers = _derivation(derive, request)
     task = partial(render, derivation=derivation, view=view, form=form, save=save)
     more_of_job = {"generate": more.generate or 0, "predicts": "next" in (view.show or ())}
@@ -98,19 +87,15 @@ def inspect(
             draws=form is None,
         )
         colormap = shown.colormap or "viridis"
-        if chosen == "html":
-            from attncli.formats.page import write_page
-
-            environment.write(write_page(stream.values(), view, colormap), output.file)
-        elif is_figure:
-            _write_figure(environment, stream.values(), view, output, chosen, colormap, size)
+        if chosen == "html" or is_figure:
+            ((_, trace),) = stream.values()
+            environment.write(_picture(trace, view, output, chosen, colormap, size), output.file)
         elif form is None:
             _draw(environment, stream, view, output, chosen, colormap, request)
         else:
             write_results(environment, stream, view, form, output.file)
         failures = stream.failures
-    if failures:
-        raise typer.Exit(ExitCode.INPUT)
+    return ExitCode.INPUT if failures else ExitCode.OK
 
 
 def _view(chosen: options.ViewOptions) -> View:
@@ -137,9 +122,13 @@ def _size(text: str | None) -> Size | None:
     return parse_size(text)
 
 
-def _check_outputs(save: Path | None, path: Path | None) -> None:
+def _check_outputs(save: Path | None, path: Path | None, chosen: str, view: View) -> None:
     from attncli.formats import FORMATS
 
+    if chosen == "html":
+        from attncli.formats.page import check_page
+
+        check_page(view.show)
     if save is None:
         return
     if path is not None and save.absolute() == path.absolute():
@@ -188,33 +177,28 @@ def _draw(
             if request.mask is not None:
                 from attncli.masks.comparison import idle_notes
 
-                for note in idle_notes(layer.mask for layer in trace.layers):
-                    environment.note(note)
+                environment.note(*idle_notes(layer.mask for layer in trace.layers))
             height = canvas.height
             if height is not None:  # notes above the view take lines of the screen, but not most of them
                 height = max(height - (environment.noted_lines - before), height // 2)
             layout = Layout(trace, view, palette, canvas.width, height, output.all_)
             canvas.show(layout.renderables(), _title(trace))
-            for note in layout.notes():
-                environment.note(note)
+            environment.note(*layout.notes())
             before = environment.noted_lines
 
 
-def _write_figure(
-    environment: Environment,
-    traces: Iterable[tuple[int, Trace]],
-    view: View,
-    output: options.InspectOutput,
-    chosen: str,
-    colormap: str,
-    size: Size | None,
-) -> None:
+def _picture(
+    trace: Trace, view: View, output: options.InspectOutput, chosen: str, colormap: str, size: Size | None
+) -> Iterable[str] | bytes:
+    """Return the page or the figure of a trace."""
+    if chosen == "html":
+        from attncli.formats.page import write_page
+
+        return write_page(trace, view, colormap)
     from attncli.formats.figures import figure_of, written
 
-    ((_, trace),) = traces
     colormap = "gray" if output.color == "never" else colormap
-    figure = written(figure_of(trace, view, colormap, size), chosen, f"attn inspect: {_title(trace)}")
-    environment.write(figure, output.file)
+    return written(figure_of(trace, view, colormap, size), chosen, f"attn inspect: {_title(trace)}")
 
 
 def _title(trace: Trace) -> str:

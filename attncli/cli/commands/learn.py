@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
@@ -13,19 +13,14 @@ from attncli.errors import UsageError
 def learn(
     environment: Environment,
     output: options.PictureOutput,
-    text: Annotated[
-        list[str] | None, argument("A sentence of up to 8 words. Default: time flies like an arrow.", "TEXT")
-    ] = None,
-    lesson: Annotated[
-        Literal["one", "multi", "causal", "cross", "positions"] | None,
-        options.choice_option("Choose a lesson. Default: one."),
-    ] = None,
-    query: Annotated[
-        str | None, options.choice_option("Follow this word, or its index. Default: the middle one.", "TOKEN", "-q")
-    ] = None,
-    seed: Annotated[
-        int | None, options.choice_option("Set the seed of embeddings and weights. Default: 0.", "N", env=True)
-    ] = None,
+    text: list[str] | None = argument("A sentence of up to 8 words. Default: time flies like an arrow.", "TEXT"),
+    lesson: Literal["one", "multi", "causal", "cross", "positions"] | None = options.choice_option(
+        "Choose a lesson. Default: one."
+    ),
+    query: str | None = options.choice_option(
+        "Follow this word, or its index. Default: the middle one.", "TOKEN", "-q"
+    ),
+    seed: int | None = options.choice_option("Set the seed of embeddings and weights. Default: 0.", "N", env=True),
 ) -> None:
     """Follow one query through a layer, step by step, in numbers that you can redo.
 

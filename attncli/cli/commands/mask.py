@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options, argument
@@ -140,7 +138,7 @@ def check(
         "Check that fill values fit this type of the model."
     ),
     fail_on: options.FailOn = None,
-) -> None:
+) -> ExitCode:
     """Find what is wrong with a mask; exit with 1 if something is.
 
     Examples:
@@ -172,8 +170,7 @@ def check(
         shown = [subject] if findings and comparison is None else []
         drawn = partial(checked, subject, findings, comparison, is_compared=is_compared)
         _draw(environment, output, "check", name, drawn, shown)
-    if failed:
-        raise typer.Exit(ExitCode.FINDINGS)
+    return ExitCode.FINDINGS if failed else ExitCode.OK
 
 
 def diff(
@@ -182,7 +179,7 @@ def diff(
     other: Annotated[str, argument("The mask to compare with.", "EXPR|FILE")],
     mask_input: MaskInput,
     output: options.PictureOutput,
-) -> None:
+) -> ExitCode:
     """Show where two masks differ; exit with 0 if they are equal and with 1 if not.
 
     Examples:
@@ -201,8 +198,7 @@ def diff(
     title = f"{mask} / {other}"
     draw = partial(compared, comparison)
     _draw(environment, output, "diff", title, lambda view: draw(view.palette, view.room, view.lines), [])
-    if comparison.count:
-        raise typer.Exit(ExitCode.FINDINGS)
+    return ExitCode.FINDINGS if comparison.count else ExitCode.OK
 
 
 def convert(
@@ -268,8 +264,7 @@ def model(
         source = open_source(model, layer="all", special=not no_special, **more)
     own_target = target is None and source.is_encoder_decoder
     traces = [source.trace(sentence, pair, sentence if own_target else target) for sentence in text]
-    for note in dict.fromkeys(note for trace in traces for note in (*trace.source.notes, *trace.notes)):
-        environment.note(note)
+    environment.note(*dict.fromkeys(note for trace in traces for note in (*trace.source.notes, *trace.notes)))
     masks = [(number, trace, mask) for number, trace in enumerate(traces, 1) for mask in layer_masks(trace)]
     if chosen == "json":
         from attncli.formats.documents import write_masks
@@ -285,7 +280,7 @@ def model(
         titled = 0
         for (number, trace, _), grid in zip(masks, named, strict=True):
             if len(traces) > 1 and number != titled:
-                yield Text(view.palette.label(f"sentence {number}: {trace.text}"), "bold")
+                yield Text(visible(f"sentence {number}: {trace.text}"), "bold")
             titled = number
             yield from view.shown(grid)
 
@@ -306,8 +301,7 @@ def _note_idle(environment: Environment, *subjects: MaskGrid) -> None:
     from attncli.masks.comparison import idle_note
 
     notes = (idle_note(subject.expression, subject.size) for subject in subjects if subject.expression is not None)
-    for note in dict.fromkeys(filter(None, notes)):
-        environment.note(note)
+    environment.note(*dict.fromkeys(filter(None, notes)))
 
 
 def _against(subject: MaskGrid, expected: Expression | None, findings: Sequence[Finding]) -> Comparison | None:

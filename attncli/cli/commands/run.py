@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import argument
@@ -24,7 +22,7 @@ _NAMES = "every", "expect", "fail", "lengths", "no-fail", "place", "prove", "sav
 
 def run(
     environment: Environment,
-    output: options.StderrOutput,
+    output: options.OutputOptions,
     program: list[str] | None = argument(
         "Python program and its arguments; with -m the arguments alone.", "SCRIPT ARGS"
     ),
@@ -43,7 +41,7 @@ def run(
     fail: bool = options.choice_option("Exit with 1 if a warning came. Needs --every."),
     no_fail: bool = options.choice_option("Keep the program's exit code. Default: 1 if attn finds an error."),
     save: Path | None = options.output_option("Save the first call of each place as traces for --from.", "DIR"),
-) -> None:
+) -> int:
     """Run a Python program, and check every attention in it.
 
     The program runs unchanged: same streams, arguments and results. attn prints to standard error. The exit code is
@@ -88,4 +86,4 @@ def run(
             if prove is None
             else ProofRun(stderr, output, prove, options.parse_lengths(lengths), no_fail)
         )
-    raise typer.Exit(run_program(run_it, arguments, job.watching, job.report, job.notes, steps))
+    return run_program(run_it, arguments, job.watching, job.report, job.notes, steps)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from attncli.cli import options
 from attncli.cli.environment import Environment
 from attncli.cli.groups import Options
@@ -36,7 +34,7 @@ def tokens(
     environment: Environment,
     request: TokenizeOptions,
     output: options.OutputOptions,
-) -> None:
+) -> ExitCode:
     """Show the tokens of a sentence: ids, positions, words, unknown pieces.
 
     Examples:
@@ -88,5 +86,4 @@ def tokens(
                 canvas.show(parts, " / ".join(filter(None, (tokenization.text, tokenization.pair))))
     else:
         write_results(environment, stream, "tokens", form, output.file)
-    if stream.failures:
-        raise typer.Exit(ExitCode.INPUT)
+    return ExitCode.INPUT if stream.failures else ExitCode.OK

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
 
 from attncli.cli import options
 from attncli.cli.environment import Environment
@@ -14,23 +13,15 @@ def why(
     environment: Environment,
     request: options.CommonOptions,
     output: options.DocumentOutput,
-    query: Annotated[
-        list[str] | None, options.choice_option("Explain this query: a token or an index.", "TOKEN", "-q")
-    ] = None,
-    key: Annotated[
-        list[str] | None,
-        options.choice_option("Explain this key: a token or an index. Default: all keys, by weight.", "TOKEN", "-k"),
-    ] = None,
+    query: list[str] | None = options.choice_option("Explain this query: a token or an index.", "TOKEN", "-q"),
+    key: list[str] | None = options.choice_option(
+        "Explain this key: a token or an index. Default: all keys, by weight.", "TOKEN", "-k"
+    ),
     model: options.DemoModel = None,  # replaces the group's option
-    top: Annotated[
-        int | None,
-        options.view_option(
-            "List N dimensions or keys, and sum the rest. Default: one screen.", "N", low=1, high=1_000_000
-        ),
-    ] = None,
-    composition: Annotated[
-        bool, options.view_option("Split the score of one head by what wrote the key and the query.")
-    ] = False,
+    top: int | None = options.view_option(
+        "List N dimensions or keys, and sum the rest. Default: one screen.", "N", low=1, high=1_000_000
+    ),
+    composition: bool = options.view_option("Split the score of one head by what wrote the key and the query."),
     precision: options.Precision = None,
     colormap: options.Colormap = None,
     ramp: options.Ramp = None,
@@ -66,11 +57,9 @@ def why(
         from attncli.analysis.composition import composition as composition_of
 
         split = composition_of(explained)
-    for note in filter(None, [*pieces, first_layer_note(request, trace)]):
-        environment.note(note)
     rows = [cell if isinstance(cell, AttentionRow) else cell.row for cell in explained]
-    for warning in warnings_of_rows(trace, rows):
-        environment.note(f"warning: {warning}")
+    warnings = (f"warning: {warning}" for warning in warnings_of_rows(trace, rows))
+    environment.note(*filter(None, [*pieces, first_layer_note(request, trace)]), *warnings)
     if chosen == "json":
         from attncli.formats.documents import write_composition, write_why
 
@@ -92,5 +81,4 @@ def why(
             below = sum(-(-len(f"attn: {note}") // table.room) for note in page.notes())
             page = replace(page, lines=(lines or 0) - below)
         canvas.show(page.parts(), trace.text or trace.target or "")
-    for note in page.notes():
-        environment.note(note)
+    environment.note(*page.notes())

@@ -20,7 +20,8 @@ from matplotlib.patches import Patch
 from matplotlib.transforms import Bbox
 
 from attncli.errors import UsageError
-from attncli.render.heatmap import Heatmap, heatmap_of, scale_of_layer, ticks
+from attncli.render.components import Components
+from attncli.render.heatmap import Heatmap, heatmap_of, ticks
 from attncli.render.matrix import MARK, STEPS, Axis, titled
 from attncli.render.palette import ODD_COLORS, Palette, Scale
 from attncli.text import plural
@@ -60,7 +61,8 @@ class _Map(NamedTuple):
 def draw_maps(trace: Trace, view: View, colormap: str, size: tuple[float, float | None] | None) -> Figure:
     """Return the figure; see `attncli.formats.figures.figure_of`."""
     width, height = size or (COLUMN if sum(len(layer.heads) for layer in trace.layers) == 1 else PAGE, None)
-    sides = [_sides(trace, layer, view) for layer in trace.layers]
+    parts = Components(trace, view, Palette(), None)
+    sides = [(frame.rows, frame.columns) for frame in parts.frames]
     across, pool = _grid(trace, sides, width, max(height - KEY, 0.1) if height else HIGH * width)
     figure = Figure((width, height or HIGH * width), facecolor="white", layout="compressed")
     strips = [ceil(len(layer.heads) / across) for layer in trace.layers]
@@ -68,17 +70,15 @@ def draw_maps(trace: Trace, view: View, colormap: str, size: tuple[float, float 
               for _ in range(count)]  # fmt: skip
     grid = figure.add_gridspec(len(ratios), across, height_ratios=ratios)
     maps: list[_Map] = []
-    for number, (layer, (rows, columns)) in enumerate(zip(trace.layers, sides, strict=True)):
+    for number, (layer, cells, _, rows, columns) in enumerate(parts.frames):
         has_columns = number == len(sides) - 1 or columns != sides[number + 1][1]
-        cells = view.cells(trace, layer)
         for place, head in enumerate(layer.heads):
             picture = heatmap_of(layer.head(head, cells.rows), cells.of_columns, (pool, pool))
             axes = figure.add_subplot(grid[sum(strips[:number]) + place // across, place % across])
-            axes.set_title(title_of(trace, layer, head))
+            axes.set_title(title_of(layer, head))
             is_lowest = has_columns and place + across >= len(layer.heads)
             maps.append(_Map(axes, picture, rows, columns, place % across == 0, is_lowest))
-    scale = max((scale_of_layer(trace, view, layer) for layer in trace.layers), key=lambda scale: scale.high)
-    colors = colors_of(colormap)
+    scale, colors = parts.scale, colors_of(colormap)
     odd = [name for each in maps for name in _draw(each, scale, colors, pool, INCH * width / across)]
     entries: list[Entry] = [(Patch(linewidth=0, **HATCHED), "masked")]
     entries *= not all(each.picture.allowed.all() for each in maps)
@@ -99,7 +99,7 @@ def colors_of(colormap: str) -> ListedColormap:
 def _grid(trace: Trace, sides: Sequence[tuple[Axis, Axis]], width: float, height: float) -> tuple[int, int]:
     """Return how many maps are side by side so that cells are largest, and how many cells a side are pooled."""
     heads = [len(layer.heads) for layer in trace.layers]
-    title = max(len(title_of(trace, layer, head)) for layer in trace.layers for head in layer.heads)
+    title = max(len(title_of(layer, head)) for layer in trace.layers for head in layer.heads)
     most = max(1, min(max(heads), int(width / ((title + 1) * LETTER))))
 
     def cell(across: int) -> float:
@@ -110,15 +110,7 @@ def _grid(trace: Trace, sides: Sequence[tuple[Axis, Axis]], width: float, height
     return across, ceil(_FINEST / INCH / cell(across))
 
 
-def _sides(trace: Trace, layer: LayerTrace, view: View) -> tuple[Axis, Axis]:
-    """Return the rows and the columns of a layer's maps."""
-    cells, palette = view.cells(trace, layer), Palette()
-    predicted = trace.predicted if layer.kind == "self" else None
-    rows = Axis.of_tokens(cells.row_tokens, cells.rows, palette, predicted).marking(layer.fully_masked(cells.rows))
-    return rows, Axis.of_tokens(cells.column_tokens, cells.columns, palette)
-
-
-def title_of(trace: Trace, layer: LayerTrace, head: int) -> str:
+def title_of(layer: LayerTrace, head: int) -> str:
     """Return the title of a head."""
     label = layer.head_label(head)
     short = f"L{layer.label}" if isinstance(layer.label, int) else titled("layer", layer.label)

@@ -11,6 +11,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from attncli.errors import UsageError
 from attncli.formats.figures import maps
+from attncli.render.block import shortened
 from attncli.render.components import Components
 from attncli.render.palette import Palette
 from attncli.render.picture import OWN, QUERY, Panel, canvases, grayed, overlay
@@ -30,7 +31,7 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: tuple[float, fl
         UsageError: there is no room for the pictures.
     """
     look, palette = Components(trace, view, Palette(), None).look, Palette("truecolor", colormap)
-    names = [maps.title_of(trace, item, head) for item in filter(trace.has_images, trace.layers) for head in item.heads]
+    names = [maps.title_of(item, head) for item in filter(trace.has_images, trace.layers) for head in item.heads]
     look = replace(look, heads=[head._replace(name=name) for head, name in zip(look.heads, names, strict=True)])
     panels = [Panel(each, None, each.name) for each in canvases(look.layout, False) if each.picture is not None]
     panels += look.panels
@@ -64,7 +65,7 @@ def draw_pictures(trace: Trace, view: View, colormap: str, size: tuple[float, fl
         axes.imshow(pixels / 255, extent=(0, canvas.size[0], canvas.size[1], 0))
         axes.set(xticks=[], yticks=[])
         letters = int(width / across / maps.LETTER)
-        axes.set_title(maps.in_font(palette.shortened(name, letters, keeps_end=True)), parse_math=False)
+        axes.set_title(maps.in_font(shortened(name, letters, keeps_end=True)), parse_math=False)
     words = f"{trace.layers[0].measure} of {maps.in_font(look.title[0])}"
     entries = [(Patch(facecolor="black", edgecolor=frame), "the query's own cell")] * bool(query)
     notes = ["beside each head: its weight on the picture"] * look.has_shares

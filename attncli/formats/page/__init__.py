@@ -62,19 +62,14 @@ def check_page(show: frozenset[str] | None) -> None:
         raise UsageError("q×k needs both; give --show q,k")
 
 
-def write_page(traces: Iterable[tuple[int, Trace]], view: View, colormap: str) -> Iterator[str]:
-    """Write the page of one trace.
+def write_page(trace: Trace, view: View, colormap: str) -> Iterator[str]:
+    """Write the page of a trace.
 
     Queries and keys are in it only if they are to be shown.
 
     Raises:
         InputError: a head has more cells than a browser can draw.
     """
-    for _, trace in traces:
-        yield from _page(trace, view, colormap)
-
-
-def _page(trace: Trace, view: View, colormap: str) -> Iterator[str]:
     layers = [(layer, view.cells(trace, layer)) for layer in trace.layers]
     for layer, cells in layers:
         if len(cells.rows) * len(cells.columns) > _MOST_CELLS:
@@ -142,7 +137,7 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
     texts = {"text": trace.text, "pair": trace.pair, "target": trace.target}
     return {
         "schema": SCHEMA,
-        "title": headline(trace, Palette()).plain.replace("\n", " · "),
+        "title": headline(trace).plain.replace("\n", " · "),
         **{name: None if text is None else visible(text) for name, text in texts.items()},
         "start": _start(trace, layers, labels),
         "decimals": decimals,
@@ -167,7 +162,7 @@ def _document(trace: Trace, view: View, layers: list[tuple[LayerTrace, Cells]], 
                 "scale": layer.scale,
                 "has_bias": layer.bias is not None,
                 "softcap": layer.softcap,
-                "proof": proof_line(layer, Palette()).plain if layer.proof else "proof: not run",
+                "proof": proof_line(layer).plain if layer.proof else "proof: not run",
                 "labels": {head: named[0].name for head in layer.heads if (named := labels.get(_key(layer, head)))},
             }
             for layer, cells in layers

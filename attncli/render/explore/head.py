@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.cells import cell_len
 from rich.segment import Segment
 
-from attncli.render.block import Bounds, crop, join_facts
+from attncli.render.block import Bounds, crop, join_facts, padded, shortened
 from attncli.render.explore.layer_view import LayerViewCache
-from attncli.render.explore.pane import KEY, QUERY, CellCursor, PaneContent, pad
+from attncli.render.explore.pane import KEY, QUERY, CellCursor, PaneContent
 from attncli.render.heatmap import legend_line
 from attncli.render.matrix import HALF, LONGEST_LABEL, MARK, NARROW, WIDE, CellGrid, GridCell, map_lines, titled
 from attncli.render.palette import BOLD, DIM, Palette
@@ -47,7 +47,7 @@ class _LargeHead:
 
     def content(self) -> PaneContent:
         title = join_facts(
-            self._facts(), self.room.width, self.palette, titled("head", self.sight.layer.head_label(self.cursor.head))
+            self._facts(), self.room.width, titled("head", self.sight.layer.head_label(self.cursor.head))
         )
         return PaneContent(crop(self._lines(), self.room), title, self.layout.steps)
 
@@ -76,7 +76,7 @@ class _LargeHead:
         tokens = self.sight.tokens[0]
         if len(tokens) > _MOST_MEASURED:
             return LONGEST_LABEL
-        return max(cell_len(self.palette.shortened(token.label, LONGEST_LABEL)) for token in tokens)
+        return max(cell_len(shortened(token.label, LONGEST_LABEL)) for token in tokens)
 
     def _cells(self, longest: int) -> list[GridCell]:
         """Return the sizes of cells, the largest first: with their number, where there are few."""
@@ -128,9 +128,9 @@ class _LargeHead:
         for key in columns.indices:
             text = str(key)
             if cell.columns >= _WITH_WORDS:
-                text = self.palette.shortened(self.sight.tokens[1][key].label, cell.columns - 2)
+                text = shortened(self.sight.tokens[1][key].label, cell.columns - 2)
             mark = KEY if key == at else ""
-            line.append(pad(cell.aligned(mark + text), cell.columns, BOLD if mark else DIM))
+            line.append(padded(cell.aligned(mark + text), cell.columns, BOLD if mark else DIM))
         return line
 
     def _row_label(self, rows: range) -> list[Segment]:
@@ -140,12 +140,12 @@ class _LargeHead:
         index = self.cursor.query if is_current else rows.start * step
         text = f"{QUERY if is_current else ' '}{index:>{self.digits}}"
         if self.layout.labels:
-            text += f" {self.palette.shortened(self.sight.tokens[0][index].label, self.layout.labels)}"
+            text += f" {shortened(self.sight.tokens[0][index].label, self.layout.labels)}"
         style = BOLD if is_current else None
         if not self.has_marks:
-            return [pad(text, width, style, "left")]
+            return [padded(text, width, style, "<")]
         is_blind = self.sight.blind(self.cursor.head)[rows.start * step : rows.stop * step].any()
-        return [pad(text, width - 3, style, "left"), pad(f" {MARK if is_blind else ''}", 3, BOLD, "left")]
+        return [padded(text, width - 3, style, "<"), padded(f" {MARK if is_blind else ''}", 3, BOLD, "<")]
 
 
 class _Layout(NamedTuple):

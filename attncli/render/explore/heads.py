@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from rich.segment import Segment
 
 from attncli.analysis import MEANINGS, UNITS, Metric
-from attncli.render.block import Bounds, crop, join_facts, part_around
+from attncli.render.block import Bounds, crop, join_facts, padded, part_around
 from attncli.render.explore.layer_view import LayerViewCache
-from attncli.render.explore.pane import QUERY, PaneContent, pad
+from attncli.render.explore.pane import QUERY, PaneContent
 from attncli.render.heatmap import legend_line
 from attncli.render.matrix import HALF, NARROW, WIDE, Axis, CellGrid, GridCell, map_lines, titled
 from attncli.render.palette import BOLD, DIM, Palette, Scale
@@ -51,7 +51,7 @@ def small_heads(
             line = []
             for one in strip:
                 text, style = (QUERY + name_of[one], BOLD) if one == head else (name_of[one], None)
-                line += [pad(text, wide, style, "left"), Segment(" ")]
+                line += [padded(text, wide, style, "<"), Segment(" ")]
             yield line
             pictures = (sight.pooled(one, steps) for one in strip)
             maps = [map_lines(own.values, own.allowed, grid, palette, scale) for own in pictures]
@@ -61,7 +61,7 @@ def small_heads(
 
     counted = f"{shown[0]}–{shown[-1]} of {len(heads)} heads" * (len(shown) < len(heads))
     facts = [counted, sight.layer.measure]
-    title = join_facts(facts, room.width, palette, titled("layer", sight.layer.label))
+    title = join_facts(facts, room.width, titled("layer", sight.layer.label))
     return PaneContent(crop(lines(), room), title, (in_a_strip, 1))
 
 
@@ -119,7 +119,7 @@ def layer_map(
         drawn = map_lines(values, ~np.isnan(values), grid, palette, scale, at, blank)
         for layer, line in zip(rows, drawn, strict=True):
             mark = QUERY if layer == chosen[0] else " "
-            yield [pad(f"{mark}{layer:>{digits}}", margin, DIM, "left"), *line]
+            yield [padded(f"{mark}{layer:>{digits}}", margin, DIM, "<"), *line]
         marks = [f"{blank} {meaning}"] * bool(np.isnan(values).any())
         yield legend_line(scale, marks, palette, room.width, min(cell.columns, 2))
 
@@ -128,5 +128,5 @@ def layer_map(
     facts = [f"{QUERY} {text}"] * (chosen in numbers)
     facts += [f"layers {rows[0]}–{rows[-1]} of {len(layers)}"] * (len(rows) < len(layers))
     facts += [f"heads {columns[0]}–{columns[-1]} of {heads}"] * (len(columns) < heads)
-    title = join_facts([*facts, MEANINGS[metric]], room.width, palette, metric)
+    title = join_facts([*facts, MEANINGS[metric]], room.width, metric)
     return PaneContent(crop(lines(), room), title)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attncli.attention import row_blocks
-from attncli.render.heatmap import Extent, Heatmap, joined
+from attncli.render.heatmap import Extent, Heatmap, heatmap_of
 from attncli.render.matrix import Axis, CellGrid, GridCell
 from attncli.render.palette import Scale
 from attncli.trace.layer import LayerTrace
@@ -90,10 +89,4 @@ class LayerViewCache:
     @cached_property
     def _heads(self) -> dict[int, Heatmap]:
         """All heads, in blocks."""
-        rows, columns = self._steps
-        heads = {}
-        for head in self.layer.heads:
-            parts = (range(part[0], part[-1] + 1) for part in row_blocks(np.arange(self.size[0]), self.size[1]))
-            blocks = [self.cells(head, part).pooled(1, columns) for part in parts]
-            heads[head] = joined("", blocks).pooled(rows, 1)
-        return heads
+        return {head: heatmap_of(self.layer.head(head), slice(None), self._steps) for head in self.layer.heads}

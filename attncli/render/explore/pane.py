@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
-from rich.style import Style
 
-from attncli.render.block import Block, cell
+from attncli.render.block import Block
 
 QUERY, KEY = "▸", "▾"  # beside the row and above the column of the cursor
 
@@ -28,10 +26,3 @@ class PaneContent(NamedTuple):
     block: Block  # no larger than the pane
     title: Sequence[Segment] = ()  # for the pane's border
     steps: tuple[int, int] = (1, 1)  # how far an arrow key moves down and to the right
-
-
-def pad(text: str, width: int, style: Style | None = None, align: str = "right") -> Segment:
-    """Return text in exactly `width` cells: padded, or cut."""
-    if cell_len(text) > width:
-        text = set_cell_size(text, width)
-    return cell(text, width, style, align)

@@ -17,6 +17,7 @@ from attncli.render.palette import DIM, Palette
 from attncli.render.sections import proof_line, what_ran
 from attncli.render.sentence import SentenceLine, sentence
 from attncli.render.why import dimensions, stages
+from attncli.text import visible
 
 if TYPE_CHECKING:
     from attncli.trace.view import Ramp
@@ -33,13 +34,13 @@ def tokens(sight: LayerViewCache, cursor: CellCursor, ramp: Ramp | None, palette
     marks = {cursor.key: KEY} | ({cursor.query: QUERY} if queries == keys else {})
     drawn = sentence(keys, [line], palette, sight.scale(ramp), room.width, marks, _MOST_LINES)
     facts = [f"{QUERY} query {KEY} key", f"each key on the colour of its {sight.layer.measure.removesuffix('s')}"]
-    return PaneContent(drawn, join_facts(facts, room.width, palette, "sentence"))
+    return PaneContent(drawn, join_facts(facts, room.width, "sentence"))
 
 
 def cell_line(sight: LayerViewCache, cursor: CellCursor, palette: Palette, room: Bounds) -> PaneContent:
     """Return the cell of the cursor in words and numbers, as many as a line has room for."""
     name, *facts = _cell_facts(sight, cursor, palette)
-    return PaneContent(crop([join_facts(facts, room.width, palette, name)], room))
+    return PaneContent(crop([join_facts(facts, room.width, name)], room))
 
 
 def _cell_facts(sight: LayerViewCache, cursor: CellCursor, palette: Palette) -> Iterator[str]:
@@ -62,13 +63,13 @@ def _cell_facts(sight: LayerViewCache, cursor: CellCursor, palette: Palette) -> 
         yield f"score {sheet.number(head.scores[0, key])}"
 
 
-def status_line(sight: LayerViewCache | None, messages: Sequence[str], palette: Palette, room: Bounds) -> PaneContent:
+def status_line(sight: LayerViewCache | None, messages: Sequence[str], room: Bounds) -> PaneContent:
     """Return messages, then the proof and the model, as many as a line has room for."""
-    facts = [palette.label(each) for each in messages if each]
+    facts = [visible(each) for each in messages if each]
     if sight is not None:
-        facts += [proof_line(sight.layer, palette).plain] if sight.layer.proof else []
-        facts += what_ran(sight.trace, palette).plain.split(" · ")
-    return PaneContent(crop([join_facts(facts, room.width, palette)], room))
+        facts += [proof_line(sight.layer).plain] if sight.layer.proof else []
+        facts += what_ran(sight.trace).plain.split(" · ")
+    return PaneContent(crop([join_facts(facts, room.width)], room))
 
 
 def why_box(sight: LayerViewCache, cursor: CellCursor, palette: Palette, room: Bounds) -> PaneContent:
@@ -90,7 +91,7 @@ def why_box(sight: LayerViewCache, cursor: CellCursor, palette: Palette, room: B
     if len(lines) > room.lines:
         lines[room.lines - 1 :] = [[Segment(f"{len(lines) - room.lines + 1} more lines, in a larger window", DIM)]]
     facts = [f"layer {layer.layer}{'' if layer.kind == 'self' else f' {layer.kind}'}", f"head {cursor.head}"]
-    title = join_facts(facts, room.width, palette, f"{sheet.named(query)} → {sheet.named(key)}")
+    title = join_facts(facts, room.width, f"{sheet.named(query)} → {sheet.named(key)}")
     return PaneContent(crop((_cut(line, room.width) for line in lines), room), title)
 
 
