@@ -17,10 +17,7 @@ class ExitCode(IntEnum):
     USAGE = 2, "usage: an option, layer, head, token or mask expression that does not exist"
     LOAD = 3, "the model, its tokenizer or a package cannot be loaded"
     NOT_EXPOSED = 4, "the model does not expose what was asked"
-    INPUT = (
-        5,
-        "bad input: an empty or too long text, a mask or file that does not fit, or a bad sentence in a stream",
-    )
+    INPUT = 5, "bad input: an empty or too long text, a mask or file that does not fit, or a bad sentence in a stream"
     INTERRUPTED = 130, "interrupted"  # 128 + SIGINT, as shells report it
     CLOSED_PIPE = 141, "the reader closed the pipe; no message"  # 128 + SIGPIPE
     TERMINATED = 143, "ended by SIGTERM"  # 128 + SIGTERM

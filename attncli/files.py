@@ -166,6 +166,7 @@ def file_lock(aside: Path) -> Iterator[None]:
 DTYPES = {"BOOL": "?", "BF16": "<u2"} | {
     f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "FIU" for size in (1, 2, 4, 8)
 }
+FLOATS = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}  # their names; the widest first
 CODES = dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0"), "u1")  # NumPy has no such floats either
 
 

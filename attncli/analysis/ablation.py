@@ -12,6 +12,7 @@ from attncli.attention import row_blocks
 from attncli.checkpoints.options import Choice, EngineOptions, with_explicit_signature
 from attncli.encoding.encode import EncodedInput, InputEncoder, check_texts
 from attncli.engines.predictor import Cut, Kind, Measure, Predictor, Replacement
+from attncli.engines.source import parse_mask
 from attncli.errors import InputError, InputMismatchError, Metadata, UsageError
 from attncli.masks.expressions import And, Expression, RuleMask
 from attncli.text import plural, visible
@@ -117,11 +118,7 @@ class AblationChoice:
 
     def expression(self) -> Expression | None:
         """Return the edges that are left; UsageError if they cannot be read."""
-        if self.edges is None:
-            return None
-        from attncli.masks.parser import parse
-
-        return parse(self.edges)
+        return parse_mask(self.edges)
 
 
 @with_explicit_signature(EngineOptions)

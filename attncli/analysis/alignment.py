@@ -16,13 +16,10 @@ from attncli.errors import UsageError
 from attncli.text import as_ranges, layers_named, plural, visible
 from attncli.trace.layer import HeadTrace, LayerTrace
 from attncli.trace.tokens import Token, Tokens
-from attncli.trace.trace import Trace, texts_of
+from attncli.trace.trace import Texts, Trace, texts_of
 
 if TYPE_CHECKING:
     from jaxtyping import Int
-
-Texts = tuple[str, str | None]  # what the tokens of segment 0 and of segment 1 are pieces of
-
 
 Pairs = tuple[tuple[int, int], ...]  # positions in A and in B
 NAMES = ("A", "B")  # of the two, in this order

@@ -24,7 +24,7 @@ from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Derivation, Mean, Origin, Trace, texts_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Float, Int
 
     from attncli.checkpoints.options import Choice
 
@@ -135,10 +135,6 @@ def _mean(parts: Sequence[tuple[LayerTrace, tuple[int, ...]]], queries: Rows) ->
     return reduce(np.add, (Stages(layer, heads, queries).weights for layer, heads in parts)) / len(parts)
 
 
-def _cells(layer: LayerTrace) -> Bool[np.ndarray, "P Q K"]:
-    return layer.mask.rows([*range(layer.num_heads)], np.arange(layer.num_queries))
-
-
 def _with_norms(layer: LayerTrace) -> LayerTrace:
     """Return the layer with ‖weight·v·W_o‖ in place of each weight, after Kobayashi et al. 2020.
 
@@ -191,7 +187,7 @@ def _rolled_out(layers: Layers, wanted: tuple[int, ...]) -> Layers:
         with np.errstate(invalid="ignore"):
             rollout = np.concatenate([mixed(layer, rows) @ rollout for rows in blocks])
         # Something can have come through any head, or from the token itself.
-        allowed = _cells(layer).any(axis=0) | np.eye(size, dtype=bool)
+        allowed = layer.mask_cells.any(axis=0) | np.eye(size, dtype=bool)
         reached = allowed.astype(np.float32) @ reached > 0
         if index in wanted:
             mask, rows = smallest(reached[None], 1), partial(_rows_of, rollout)
@@ -221,7 +217,7 @@ def _with_words(layer: LayerTrace, rows: Tokens, columns: Tokens) -> LayerTrace:
             total = np.add.reduceat(summed, np.cumsum(sizes[words]) - sizes[words], axis=1)
             return total / sizes[words, None].astype(total.dtype)
 
-    allowed = np.logical_or.reduceat(np.logical_or.reduceat(_cells(layer), key_starts, axis=2), starts, axis=1)
+    allowed = np.logical_or.reduceat(np.logical_or.reduceat(layer.mask_cells, key_starts, axis=2), starts, axis=1)
     shape = (layer.num_heads, len(rows), len(columns))
     return _derived([layer], merged, smallest(allowed, layer.num_heads), layer.heads, shape=shape)
 
@@ -274,5 +270,5 @@ def _over_layers(layers: Sequence[LayerTrace]) -> LayerTrace:
 
     mask = layers[0].mask
     if any(not isinstance(layer.mask, RuleMask) or layer.mask != mask for layer in layers):  # cells are never compared
-        mask = smallest(reduce(np.logical_or, map(_cells, layers)), layers[0].num_heads)
+        mask = smallest(reduce(np.logical_or, (layer.mask_cells for layer in layers)), layers[0].num_heads)
     return _derived(layers, rows, mask, layers[0].heads, layer="mean")

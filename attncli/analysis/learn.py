@@ -10,6 +10,9 @@ import numpy as np
 
 from attncli.analysis.cell import AttentionRow
 from attncli.analysis.why import explain
+from attncli.checkpoints.options import ToyOptions
+from attncli.engines.numpy.ops import Rope
+from attncli.engines.source import ModelRequest, parse_mask
 from attncli.engines.toy import ToyLayer, ToyWeights
 from attncli.errors import InputError
 from attncli.trace.selection import Indices
@@ -69,10 +72,7 @@ class Walk:
 
 def turned(vectors: Float[np.ndarray, "T 2"], positions: Sequence[int]) -> Float[np.ndarray, "T 2"]:
     """Return pairs of numbers turned by their positions, in radians (rotary: Su et al. 2021, equation 13)."""
-    angles = np.array(positions)[:, None]
-    first, second = vectors[:, :1], vectors[:, 1:]
-    cosine, sine = np.cos(angles), np.sin(angles)
-    return np.concatenate([first * cosine - second * sine, first * sine + second * cosine], axis=1)
+    return Rope(np.ones(1, np.float32)).rotate(vectors[None], np.array(positions))[0]
 
 
 def walk(text: str, lesson: Lesson, query: str | int | None = None, seed: int = 0) -> Walk:
@@ -82,9 +82,10 @@ def walk(text: str, lesson: Lesson, query: str | int | None = None, seed: int = 
         UsageError: there is no such word, or several are called that.
         InputError: the text is empty, or has too many words.
     """
-    sizes = {"d_model": D_MODEL, "num_heads": lesson.num_heads, "d_k": lesson.width, "d_v": lesson.width}
-    layers, heads = Indices.of("layer", 0), Indices.of("head", None)
-    source = ToyLayer(layers, heads, kind=None, mask=lesson.mask, special=True, out_proj=True, seed=seed, **sizes)
+    heads, width = lesson.num_heads, lesson.width
+    options = ToyOptions(d_model=D_MODEL, num_heads=heads, d_k=width, d_v=width, out_proj=True, seed=seed)
+    request = ModelRequest(Indices.of("layer", 0), Indices.of("head", None), mask=parse_mask(lesson.mask))
+    source = ToyLayer(request, options)
     trace = source.trace(text, target=lesson.target)
     if (count := len(trace.key_tokens)) > MOST_WORDS:
         raise InputError(f"a lesson takes at most {MOST_WORDS} words, and the text has {count}; give a shorter one")

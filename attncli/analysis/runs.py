@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
+from itertools import islice, tee, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,10 +16,9 @@ from attncli.checkpoints.checkpoint_folder import UnsupportedError
 from attncli.engines.numpy import NativeCheckpoint
 from attncli.engines.numpy.forward import Layer, RaggedBatch, TokenIds
 from attncli.engines.numpy.model_spec import ModelSpec
-from attncli.engines.numpy.ops import Rope
 from attncli.errors import InputError, NotExposedError
 from attncli.files import opened_tensors
-from attncli.masks.expressions import Mask, RuleMask
+from attncli.masks.expressions import RuleMask
 from attncli.text import plural
 from attncli.trace.capture import Capture, is_capture, read_capture
 from attncli.trace.selection import Indices
@@ -158,14 +158,14 @@ def _native_steps(forward: NativeForward, index: int, x: Hidden | None) -> Layer
     return LayerSteps(
         positions=np.arange(count),
         scale=how.scale,
-        mask=_cells(RuleMask(layer.mask or how.mask, count, count, heads), heads, count),
+        mask=RuleMask(layer.mask or how.mask, count, count, heads).rows([*range(heads)], np.arange(count)),
         key_heads=np.arange(heads) // (heads // kv_heads),
         x=x,
         enter=_remembering(layer.enter),
         project=_remembering(lambda x: turned(*layer.project(x))),
         biases=lambda: turned(*layer.project(nothing)),  # 0·W + b
         norm_heads=(lambda q, k: turned(*layer.norm_heads(*turned(q, k)))) if spec.projections.query_norm else None,
-        rope=None if how.rope is None else Rope(how.rope),
+        rope=how.rope,
         softcap=spec.softcap,
         project_output=lambda heads: layer.project_output(*turned(heads)),
         finish=lambda x, attention: layer.after_attention(x, attention.copy()),
@@ -218,7 +218,7 @@ def traced_side(trace: Trace, name: str, kinds: Sequence[str] = _KINDS) -> Side:
         return LayerSteps(
             positions=np.arange(keys)[keys - queries :],
             scale=layer.scale,
-            mask=_cells(layer.mask, heads, queries),
+            mask=layer.mask_cells,
             key_heads=np.arange(heads) // (heads // layer.num_groups),
             recorded={"q": layer.q, "k": layer.k, "v": layer.v},
             softcap=layer.softcap,
@@ -285,10 +285,6 @@ def _present(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _cells(mask: Mask, heads: int, queries: int) -> Bool[np.ndarray, "#H T K"]:
-    return mask.rows([*range(heads)], np.arange(queries))
-
-
 def _planes(mask: Bool[np.ndarray, "*H T K"] | None) -> Bool[np.ndarray, "#H T K"] | None:
     return mask if mask is None or mask.ndim == 3 else mask[None]
 
@@ -327,14 +323,10 @@ class Following(NamedTuple):
 
 def with_next(layers: Iterator[RunLayer]) -> Iterator[tuple[RunLayer, RunLayer | None]]:
     """Yield each layer with the next one, where the arrays of that are all that shows its input."""
-    previous: RunLayer | None = None
-    for layer in layers:
-        if previous is not None:
-            is_next = layer.index == previous.index + 1 and "next" not in previous.arrays
-            yield previous, layer if is_next else None
-        previous = layer
-    if previous is not None:
-        yield previous, None
+    layers, following = tee(layers)
+    for layer, after in zip_longest(layers, islice(following, 1, None)):
+        is_next = after is not None and after.index == layer.index + 1 and "next" not in layer.arrays
+        yield layer, after if is_next else None
 
 
 def group_keys(groups: Array, *layers: RunLayer | None) -> None:

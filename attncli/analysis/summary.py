@@ -55,35 +55,29 @@ class RunStats:
     """Counts sentences of one source."""
 
     def __init__(self) -> None:
-        self._first: SentenceFacts | None = None
-        self._sentences, self._lengths = 0, (0, 0)
-        self._masks: dict[str, None] = {}
+        self.places: tuple[tuple[int, str, int], ...] = ()  # layer, kind and index of each head
+        self._summary: RunSummary | None = None
 
     def add(self, sentence: SentenceFacts) -> None:
         """Count a sentence. Raises UsageError: it has not the heads of those before it."""
-        if self._first is None:
-            self._first, self._source, self._lengths = sentence, sentence.source, (sentence.length, sentence.length)
-        elif sentence.places != self._first.places:
+        before = self._summary or RunSummary(sentence.source, 0, (sentence.length, sentence.length), ())
+        if before.sentences and sentence.places != self.places:
             raise UsageError("the traces differ in their layers and heads; measure each by itself")
-        other, details = sentence.source.details, self._source.details
+        self.places, source, (least, most) = sentence.places, before.source, before.tokens
+        other, details = sentence.source.details, source.details
         shared = {name: value for name, value in details.items() if other.get(name) == value}
         if len(shared) < len(details):  # each sentence has a toy vocabulary of its own
-            self._source = self._source._replace(details=shared)
-        self._sentences += 1
-        self._lengths = min(self._lengths[0], sentence.length), max(self._lengths[1], sentence.length)
-        self._masks |= dict.fromkeys(sentence.masks)
-
-    @property
-    def places(self) -> tuple[tuple[int, str, int], ...]:
-        """Layer, kind and index of each head."""
-        return self._first.places if self._first else ()
+            source = source._replace(details=shared)
+        lengths = min(least, sentence.length), max(most, sentence.length)
+        masks = tuple(dict.fromkeys((*before.masks, *sentence.masks)))
+        self._summary = RunSummary(source, before.sentences + 1, lengths, masks)
 
     @property
     def summary(self) -> RunSummary:
         """Facts of all sentences. Raises InputError where no sentence was read."""
-        if self._first is None:
+        if self._summary is None:
             raise InputError("no sentence could be read")
-        return RunSummary(self._source, self._sentences, self._lengths, tuple(self._masks))
+        return self._summary
 
 
 class RunningMoments:

@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from attncli.checkpoints import is_checkpoint
 from attncli.errors import LoadError
 from attncli.files import MOST_SETTINGS, MOST_TEXT, Tensors, read_file
 from attncli.text import visible
@@ -127,11 +128,6 @@ class CheckpointFolder:
         return f" (there is {', '.join(names[:4])}{more})" if names else ""
 
 
-def has_config(folder: Path) -> bool:
-    """Return whether a folder has the configuration of a model or of an adapter."""
-    return any(os.path.isfile(folder / name) for name in (CONFIG, ADAPTER))
-
-
 def check_utf8(path: Path) -> None:
     """Raise LoadError for a path that is not UTF-8: tokenizers and safetensors open no other."""
     try:
@@ -198,7 +194,7 @@ def nearby(name: str) -> str:
     paths: list[str] = []
     with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
         paths = sorted(os.path.join(folder, entry.name) for entry in islice(entries, MOST_ENTRIES))
-    here = [path for path in paths if path.endswith(".gguf") or has_config(Path(path))]
+    here = [path for path in paths if path.endswith(".gguf") or is_checkpoint(path)]
     # A model of the hub is often called by the last part of its name.
     by_end = {model.rpartition("/")[2].lower(): model for model in cached_models()}
     table = by_end | {model.lower(): model for model in (*DEMOS, *here, *by_end.values())}

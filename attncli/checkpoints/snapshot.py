@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attncli.checkpoints import is_checkpoint
 from attncli.checkpoints.checkpoint_folder import (
     ADAPTER,
     ADAPTER_WEIGHTS,
@@ -31,7 +32,6 @@ from attncli.checkpoints.checkpoint_folder import (
     CheckpointFolder,
     cached_snapshot,
     demo_or,
-    has_config,
     nearby,
     split_revision,
 )
@@ -186,7 +186,7 @@ def _downloaded(
     there.fetch([file for file in (CONFIG, ADAPTER) if file in there.sizes], part)
     small = [file for file, size in there.sizes.items() if _is_small(file, size)]
     has_tokenizer = for_tokenizer and (small or (there.root / "tokenizer.json").is_file())
-    if not (has_config(there.root) or has_tokenizer):
+    if not (is_checkpoint(there.root) or has_tokenizer):
         raise not_found(shown, "tokenizer" if for_tokenizer else part, there.is_offline)
     there.fetch(small, "tokenizer" if for_tokenizer else "model")
     return CheckpointFolder(there.root), there if there.sizes else None
@@ -242,7 +242,7 @@ def _check_inside(folder: Path) -> None:
     inner: list[Path] = []
     with suppress(OSError), os.scandir(folder) as entries:
         inner = [folder / entry.name for entry in islice(entries, MOST_ENTRIES) if entry.is_dir()]
-    paths = [path for path in inner if has_config(path) and CheckpointFolder(path).is_checkpoint]
+    paths = [path for path in inner if is_checkpoint(path) and CheckpointFolder(path).is_checkpoint]
     if names := sorted((visible(path.name) for path in paths), key=lambda name: (len(name), name)):
         listed = ", ".join(names[:8]) + ", …" * (len(names) > 8)
         held = f"holds {plural(len(names), 'checkpoint')}; give one of them"

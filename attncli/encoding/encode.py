@@ -9,9 +9,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attncli.errors import InputError, LoadError, UsageError, is_panic
+from attncli.errors import AttnError, InputError, LoadError, UsageError, is_panic
 from attncli.text import visible
-from attncli.trace.tokens import Token, Tokens
+from attncli.trace.tokens import Token, Tokens, decode_pieces
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -145,6 +145,14 @@ class InputEncoder(NamedTuple):
         id_ = self.tokenizer.unk_token_id
         return {} if id_ is None else {id_: self.tokenizer.unk_token}
 
+    def tokens_of_ids(self, ids: Sequence[int], first: int = 0, segment: int = 0) -> Tokens:
+        """Return tokens that have no place in a text, by their ids; `first` is the index of the first one."""
+        special, pieces = self.special_ids, map(self.tokenizer.convert_ids_to_tokens, ids)
+        return Tokens(
+            Token(index, id_, f"<id {id_}>" if piece is None else piece, None, None, id_ in special, segment)
+            for index, (id_, piece) in enumerate(zip(ids, pieces, strict=True), first)
+        )
+
     def encode(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
         """Tokenize a sentence, with its pair and its target.
 
@@ -224,20 +232,20 @@ class InputEncoder(NamedTuple):
 
 
 @contextmanager
-def translate_tokenizer_errors() -> Iterator[None]:
-    """Raise InputError for a text that a tokenizer cannot read."""
+def translate_tokenizer_errors(
+    failure: str = "the tokenizer cannot read the text", kind: type[AttnError] = InputError
+) -> Iterator[None]:
+    """Make one sentence of an error of the tokenizers library, InputError unless another kind is given."""
     try:
         yield
     except BaseException as error:  # the library raises bare Exception, for a word without an unknown token
         if not isinstance(error, Exception) and not is_panic(error):
             raise
-        raise InputError(f"the tokenizer cannot read the text: {visible(str(error))}") from None
+        raise kind(f"{failure}: {visible(str(error))}") from None
 
 
 def tokens_of(encoding: Any, text: str, pair: str | None = None) -> Tokens:
     """Return the tokens of one `tokenizers.Encoding` of a text, and of a second one in the same sequence."""
-    from attncli.trace.tokens import decode_pieces
-
     if not encoding.ids:
         raise InputError("the tokenizer made no token of the text; give another text")
     names = ("ids", "tokens", "offsets", "special_tokens_mask", "sequence_ids", "word_ids")
@@ -267,11 +275,10 @@ def unknown_tokens(texts: tuple[str, str | None], tokens: Tokens, pieces: Mappin
 
 def unknown_notes(texts: tuple[str, str | None], tokens: Tokens, pieces: Mapping[int, str]) -> tuple[str, ...]:
     """Return a note for each unknown piece, with the words that it replaces; see `unknown_tokens`."""
-    words: dict[int, dict[str, None]] = {}
+    words: dict[str, dict[str, None]] = {}  # of each piece, in their order
     for token, word in unknown_tokens(texts, tokens, pieces).items():
-        words.setdefault(token.id, {})[f"'{visible(word)}'" if word else "some of the text"] = None
-    reads = {pieces[id_]: ", ".join(texts_of_piece) for id_, texts_of_piece in words.items()}
+        words.setdefault(pieces[token.id], {})[f"'{visible(word)}'" if word else "some of the text"] = None
     return tuple(
-        f"the model's vocabulary lacks {texts_of_piece}, read as {piece}; attention there is to the unknown token"
-        for piece, texts_of_piece in reads.items()
+        f"the model's vocabulary lacks {', '.join(lacking)}, read as {piece}; attention there is to the unknown token"
+        for piece, lacking in words.items()
     )

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from attncli.checkpoints.checkpoint_folder import TEMPLATE, CheckpointFolder, UnsupportedError
-from attncli.encoding.encode import TokenizerOutput
-from attncli.errors import LoadError, is_panic
+from attncli.encoding.encode import TokenizerOutput, translate_tokenizer_errors
+from attncli.errors import LoadError
 from attncli.files import MOST_TEXT, read_file
 from attncli.text import visible
 
@@ -73,6 +73,12 @@ class TokenizerClass(NamedTuple):
     has_segments: bool = False  # whether the model reads token type ids
 
 
+def words_of_bytes(expression: str, has_prefix: bool = False) -> Any:
+    """Return the pre-tokenizer that cuts a text as a regular expression matches it, and spells the parts in bytes."""
+    words = pre_tokenizers.Split(Regex(expression), behavior="isolated", invert=False)
+    return pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=has_prefix, use_regex=False)])
+
+
 def _set_up(tokenizer: Tokenizer, pre_tokenizer: Any, normalizer: Any = None, **parameters: Any) -> None:
     """Set parts around a vocabulary, and its parameters."""
     for field, value in parameters.items():
@@ -105,15 +111,12 @@ def _gpt2(tokenizer: Tokenizer, settings: Settings) -> None:
 
 def _roberta(tokenizer: Tokenizer, settings: Settings) -> PostProcessor:
     _gpt2(tokenizer, settings)
-    flags = {
-        name: settings.flag(name, default) for name, default in (("trim_offsets", True), ("add_prefix_space", False))
-    }
-    ends = settings.token("sep_token"), settings.token("cls_token")
+    last, first = settings.token("sep_token"), settings.token("cls_token")
+    trims, has_prefix = settings.flag("trim_offsets", True), settings.flag("add_prefix_space", False)
 
     def post_processor(tokenizer: Tokenizer) -> Any:
         id_of: Any = tokenizer.token_to_id
-        last, first = ((end, id_of(end)) for end in ends)
-        return processors.RobertaProcessing(last, first, **flags)
+        return processors.RobertaProcessing((last, id_of(last)), (first, id_of(first)), trims, has_prefix)
 
     return post_processor
 
@@ -130,11 +133,7 @@ def _qwen2(tokenizer: Tokenizer, settings: Settings) -> None:
     if any(token.lstrip or token.rstrip or token.single_word or token.normalized for token in special):
         raise UnsupportedError("its special tokens are matched in a way that its class changes")
     has_prefix = settings.flag("add_prefix_space", None, may_be_none=True) or False
-    splits = [
-        pre_tokenizers.Split(Regex(QWEN2_WORDS), behavior="isolated", invert=False),
-        pre_tokenizers.ByteLevel(add_prefix_space=has_prefix, use_regex=False),
-    ]
-    _set_up(tokenizer, pre_tokenizers.Sequence(splits), normalizers.NFC(), **_BYTES)
+    _set_up(tokenizer, words_of_bytes(QWEN2_WORDS, has_prefix), normalizers.NFC(), **_BYTES)
 
 
 def _llama(tokenizer: Tokenizer, settings: Settings) -> None:
@@ -241,20 +240,11 @@ class NativeTokenizer:
             for name in ("unk_token", "eos_token", "pad_token")
         )
 
-    def __call__(
-        self,
-        text: str | None = None,
-        pair: str | None = None,
-        *,
-        text_target: str | None = None,
-        truncation: bool = False,
-        max_length: int | None = None,
-        **how: Any,
-    ) -> TokenizerOutput:
-        """Return the model's inputs for texts, or for a target; called as transformers' tokenizers are."""
-        text = text_target or text or ""
-        if truncation and max_length is not None:
-            self._tokenizer.enable_truncation(max_length, direction=self._side)
+    def __call__(self, text: str | None = None, pair: str | None = None, **how: Any) -> TokenizerOutput:
+        """Return the model's inputs for texts, or for a `text_target`; called as transformers' tokenizers are."""
+        text = how.get("text_target") or text or ""
+        if how.get("truncation"):
+            self._tokenizer.enable_truncation(how["max_length"], direction=self._side)
         else:
             self._tokenizer.no_truncation()
         encoding = self._tokenizer.encode(text, pair or None, add_special_tokens=how.get("add_special_tokens", True))
@@ -291,12 +281,8 @@ def read_vocabulary(path: Path) -> bytes:
 
 def read_tokenizer(path: Path, whose: str) -> Tokenizer:
     """Read a tokenizer.json; LoadError if it cannot be read; the sentence begins with whose it is."""
-    try:
+    with translate_tokenizer_errors(f"{whose}: tokenizer.json cannot be read", LoadError):
         return Tokenizer.from_buffer(read_vocabulary(path))
-    except BaseException as error:  # the library raises bare Exception
-        if not isinstance(error, Exception) and not is_panic(error):
-            raise
-        raise LoadError(f"{whose}: tokenizer.json cannot be read: {visible(str(error))}") from None
 
 
 def load_tokenizer(name: str, files: CheckpointFolder, config: Mapping[str, Any]) -> NativeTokenizer:
@@ -328,9 +314,8 @@ def load_tokenizer(name: str, files: CheckpointFolder, config: Mapping[str, Any]
         tokenizer = Tokenizer(model)
         post_processor = build(tokenizer, settings)
     tokenizer.add_tokens(settings.added)
-    if post_processor is not None:
-        tokenizer.post_processor = post_processor(tokenizer)
-    tokenizer.post_processor = tokenizer.post_processor or loaded.post_processor or text_template()(loaded)
+    made = None if post_processor is None else post_processor(tokenizer)
+    tokenizer.post_processor = made or loaded.post_processor or text_template()(loaded)
     tokenizer.no_padding()
     side = fields.get("truncation_side", (loaded.truncation or {}).get("direction", "right"))
     input_names = fields.get("model_input_names", ["attention_mask", *["token_type_ids"] * has_segments])

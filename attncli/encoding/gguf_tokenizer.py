@@ -9,29 +9,24 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from attncli.checkpoints.checkpoint_folder import UnsupportedError
 from attncli.checkpoints.tensors.gguf import GgufFile
-from attncli.encoding.fast_tokenizer import QWEN2_WORDS, NativeTokenizer, text_template
+from attncli.encoding.fast_tokenizer import QWEN2_WORDS, NativeTokenizer, text_template, words_of_bytes
 
 _CONTROL, _OF_USER = 3, 4
 _ENDS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _ENDS
 _LIKE_GPT2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
 _DIGITS_ALONE = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _LIKE_GPT2])
-
-
-def _by(expression: str) -> Any:
-    """Return the pre-tokenizer that cuts a text as a regular expression matches it."""
-    words = pre_tokenizers.Split(Regex(expression), behavior="isolated", invert=False)
-    return pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-
-
 # Pre-tokenizers, by llama.cpp's names (src/llama-vocab.cpp).
-_PRE_TOKENIZERS = {"gpt-2": _LIKE_GPT2, "llama-bpe": _by(_LLAMA3_WORDS), "qwen2": _by(QWEN2_WORDS)} | dict.fromkeys(
-    ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), _DIGITS_ALONE
-)
+_PRE_TOKENIZERS = {
+    "gpt-2": _LIKE_GPT2,
+    "llama-bpe": words_of_bytes(_LLAMA3_WORDS),
+    "qwen2": words_of_bytes(QWEN2_WORDS),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), _DIGITS_ALONE),
+}
 _NORMALIZED = "qwen2"
 _LLAMA3 = "llama-bpe"  # a word that is a piece is not cut, and a text begins with a special token
 

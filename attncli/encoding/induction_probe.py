@@ -13,7 +13,6 @@ from itertools import takewhile
 
 from attncli.encoding.encode import EncodedInput, InputEncoder, tokens_of
 from attncli.errors import InputError, UsageError
-from attncli.trace.tokens import Token, Tokens
 
 SEQUENCES = 10
 HALF = 50  # tokens that are drawn; fewer where the model has no room, or no vocabulary, for them
@@ -61,10 +60,7 @@ class RepeatedTokens(str):
         vocabulary = [id_ for id_ in sorted(ids.values()) if id_ not in special and id_ < rows]
         room = (encoder.limit or sys.maxsize) - len(before) - len(behind)
         sequence = [*before, *self.draw(vocabulary, room), *behind]
-        tokens = Tokens(
-            Token(index, id_, tokenizer.convert_ids_to_tokens(id_) or "", None, None, special=id_ in special)
-            for index, id_ in enumerate(sequence)
-        )
+        tokens = encoder.tokens_of_ids(sequence)
         repeated = {name: values[:1] * len(sequence) for name, values in inputs.items()}
         return EncodedInput(self, None, None, tokens, tokens, repeated | {"input_ids": sequence}, ())
 

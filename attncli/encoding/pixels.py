@@ -1,17 +1,17 @@
-"""A picture as the pixels that an exported vision transformer reads, by its preprocessor_config.json, without torch.
+"""A picture alone, as vision transformers read it: as pixels, by preprocessor_config.json and without torch.
 
 <https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/image_processing_backends.py>
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attncli.encoding.encode import EncodedInput, InputEncoder
-from attncli.encoding.pictures import open_picture
+from attncli.encoding.pictures import OpenPicture, open_picture
 from attncli.errors import LoadError
 from attncli.text import visible
 from attncli.trace.layout import ImageGrid
@@ -22,7 +22,29 @@ if TYPE_CHECKING:
 
 PROCESSOR = "preprocessor_config.json"
 _BILINEAR = 2  # Pillow's number of it
-_WITHOUT_CLASS = ("siglip", "siglip_vision_model")  # model types without a position before the patches
+
+# Names of the positions before registers and patches, by the model type of a vision tower.
+BEFORE = {
+    **dict.fromkeys(("beit", "clip_vision_model", "dinov2", "dinov2_with_registers", "dinov3_vit"), ("[CLS]",)),
+    **dict.fromkeys(("internvl_vision", "vit"), ("[CLS]",)),
+    **dict.fromkeys(("idefics3_vision", "siglip_vision_model", "smolvlm_vision"), ()),
+    "deit": ("[CLS]", "[DISTILL]"),
+}
+
+
+def names_before(model_type: Any, registers: int, otherwise: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the names of the positions before the patches of a tower; `otherwise` are those of an unknown type."""
+    return *BEFORE.get(model_type, otherwise), *(f"[REG{number}]" for number in range(registers))
+
+
+def read_alone(
+    opened: OpenPicture, before: Sequence[str], grid: ImageGrid, pixels: Any, notes: tuple[str, ...]
+) -> EncodedInput:
+    """Return a picture as a vision tower reads it: the names before its patches, and a token for each cell."""
+    labels = [*before, *(f"r{row}c{column}" for row in range(grid.rows) for column in range(grid.columns))]
+    tokens = Tokens(Token(index, index, label, None, None, index < len(before)) for index, label in enumerate(labels))
+    inputs, pictures = {"input_ids": tokens.ids}, ((opened.picture,), (grid,), {"pixel_values": pixels})
+    return EncodedInput(opened.picture.name, None, None, tokens, tokens, inputs, notes, 0, *pictures)
 
 
 def open_picture_encoder(snapshot: Snapshot) -> InputEncoder:
@@ -33,9 +55,7 @@ def open_picture_encoder(snapshot: Snapshot) -> InputEncoder:
     if type(patch) is not int or not isinstance(size, Mapping):
         needs = f"a patch_size in config.json, and a size in {PROCESSOR}"
         raise LoadError(f"the pictures for {visible(snapshot.name)} need {needs}; put both beside the graph")
-    name = config.get("model_type")
-    before = [] if name in _WITHOUT_CLASS else ["[CLS]", *["[DISTILL]"] * (name == "deit")]
-    before += [f"[REG{number}]" for number in range(config.get("num_register_tokens", 0))]
+    before = names_before(config.get("model_type"), config.get("num_register_tokens", 0), ("[CLS]",))
 
     def encode(text: str, encoder: InputEncoder) -> EncodedInput:
         opened = open_picture(text)
@@ -47,12 +67,7 @@ def open_picture_encoder(snapshot: Snapshot) -> InputEncoder:
             mean, deviation = (np.float32(settings.get(f"image_{part}", 0.5)) for part in ("mean", "std"))
             pixels = (pixels - mean) / deviation
         grid = ImageGrid(len(before), image.height // patch, image.width // patch, box=box)
-        labels = [*before, *(f"r{row}c{column}" for row, column in np.ndindex(grid.rows, grid.columns))]
-        tokens = Tokens(
-            Token(index, index, label, None, None, index < len(before)) for index, label in enumerate(labels)
-        )
-        pictures = (opened.picture,), (grid,), {"pixel_values": pixels.transpose(2, 0, 1)[None]}
-        return EncodedInput(opened.picture.name, None, None, tokens, tokens, {}, opened.notes, 0, *pictures)
+        return read_alone(opened, before, grid, pixels.transpose(2, 0, 1)[None], opened.notes)
 
     return InputEncoder(snapshot.name, None, False, None, truncate=False, looking=encode)
 

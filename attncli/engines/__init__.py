@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attncli.checkpoints.options import Choice, EngineOptions, Kind, ToyOptions, with_explicit_signature
+from attncli.checkpoints.options import (
+    Choice,
+    EngineOptions,
+    Kind,
+    ToyOptions,
+    checked_options,
+    with_explicit_signature,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,22 +50,23 @@ def open_source(
         UsageError: an option does not exist, or does not apply to this source.
         LoadError: the checkpoint or its tokenizer cannot be loaded.
     """
+    from attncli.engines.source import ModelRequest, parse_mask
     from attncli.trace.selection import Indices, layer_and_heads
 
     named, head = layer_and_heads(layer or None, head)  # 0, the default, may be any
-    layer = layer if named is None else named
-    chosen_layers, chosen_heads = Indices.of("layer", layer), Indices.of("head", head)
+    layers, heads = Indices.of("layer", layer if named is None else named), Indices.of("head", head)
+    request = ModelRequest(layers, heads, kind, parse_mask(mask), special, generate)
     if model in (None, "toy"):
         from attncli.engines.toy import ToyLayer
         from attncli.errors import UsageError
 
         if generate:
             raise UsageError("--generate needs a causal language model, --model; the toy layer predicts none")
-        return ToyLayer(chosen_layers, chosen_heads, kind=kind, mask=mask, special=special, **options)
+        owner = "the toy layer; give --model, or leave it out"
+        return ToyLayer(request, checked_options(options, ToyOptions, owner))
     from attncli.engines.engine import open_checkpoint
 
-    how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "generate": generate}
-    return open_checkpoint(model, chosen_layers, chosen_heads, **how, **options)
+    return open_checkpoint(model, request, **options)
 
 
 def load_saved(

@@ -13,13 +13,12 @@ from attncli.checkpoints.snapshot import resolve
 from attncli.engines.numpy import NativeCheckpoint, UnsupportedError
 from attncli.engines.numpy.forward import Layer, Model, computing
 from attncli.engines.numpy.model_spec import ModelSpec
-from attncli.engines.numpy.ops import rotated
+from attncli.engines.source import ModelRequest
 from attncli.errors import InputError, NotExposedError
 from attncli.text import plural, visible
 from attncli.trace.capture import Capture, LayerCapture, load_capture
 from attncli.trace.selection import Indices, layer_and_heads
 from attncli.trace.store import captured_attention, captured_trace
-from attncli.trace.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from attncli.trace.trace import Trace
@@ -33,11 +32,12 @@ def load_completed(path: str | Path, model: str, layer: Any, head: Any, kind: st
     snapshot = resolve(model, chosen := checked_options(options, EngineOptions, "--model"))
     if chosen.engine not in ("auto", "native"):
         raise NotExposedError(f"--engine {chosen.engine}: a capture is completed by the native engine; drop the option")
-    every = Indices("layer", None)
     try:
-        native = NativeCheckpoint(snapshot, every, heads, kind=kind, mask=None, special=True, options=chosen)
+        native = NativeCheckpoint(snapshot, ModelRequest(Indices("layer", None), heads, kind), chosen)
         capture = complete(capture, native.model)
-        tokens = _tokens(capture, native)
+        tokens = capture.tokens
+        if capture.token_ids is not None:  # as the checkpoint's vocabulary spells them
+            tokens = native.encoder.tokens_of_ids(capture.token_ids.tolist())
     except UnsupportedError as error:
         reason = f"the native engine does not compute {visible(model)}: {visible(str(error))}"
         raise NotExposedError(f"{reason}; write q, k and v after rotation, and drop -m") from None
@@ -129,16 +129,5 @@ def _completed(layer: Layer, arrays: LayerCapture, capture: Capture) -> LayerCap
     rope = spec.layers[index].rope
     if rope is not None and not is_rotated:
         positions = np.arange(k.shape[1]) if capture.positions is None else capture.positions
-        angles = positions[:, None].astype(np.float32) * rope
-        q, k = rotated(q, angles[len(angles) - q.shape[1] :]), rotated(k, angles)
+        q, k = rope.rotate(q, positions[len(positions) - q.shape[1] :]), rope.rotate(k, positions)
     return replace(arrays, q=q, k=k, v=v)
-
-
-def _tokens(capture: Capture, native: NativeCheckpoint) -> Tokens:
-    """Return the tokens of a capture as the checkpoint's vocabulary spells them; their positions without ids."""
-    if capture.token_ids is None:
-        return capture.tokens
-    tokenizer, special = native.encoder.tokenizer, native.encoder.special_ids
-    pieces = [(id_, tokenizer.convert_ids_to_tokens(id_)) for id_ in capture.token_ids.tolist()]
-    spelled = (f"<id {id_}>" if piece is None else piece for id_, piece in pieces)
-    return Tokens(Token(i, pieces[i][0], text, None, None, pieces[i][0] in special) for i, text in enumerate(spelled))

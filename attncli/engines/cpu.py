@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -28,14 +29,9 @@ def cores() -> int:
     affinity = getattr(os, "sched_getaffinity", None)  # which not every system has
     count = len(affinity(0)) if affinity else os.cpu_count() or 1
     with suppress(OSError, ValueError):  # of a container that has fewer: "200000 100000" is two
-        quota, period = _read("/sys/fs/cgroup/cpu.max").split()
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("ascii").split()
         count = min(count, max(1, int(quota) // int(period)))
     return count
-
-
-def _read(path: str) -> str:
-    with open(path, encoding="ascii", errors="replace") as file:
-        return file.read()
 
 
 # --- threads of a long text --------------------------------------------------------------------------------

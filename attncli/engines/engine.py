@@ -12,7 +12,7 @@ import numpy as np
 from attncli.checkpoints.options import EngineOptions, checked_options
 from attncli.checkpoints.snapshot import Snapshot, resolve
 from attncli.engines.numpy import NativeCheckpoint, UnsupportedError
-from attncli.engines.source import ON_REQUEST, OpenModel
+from attncli.engines.source import ON_REQUEST, ModelRequest, OpenModel
 from attncli.errors import NotExposedError, UsageError, require
 from attncli.text import as_list, visible
 from attncli.trace.layer import LayerTrace, Proof
@@ -22,58 +22,51 @@ from attncli.trace.trace import Trace
 if TYPE_CHECKING:
     from attncli.engines.predictor import Predictor
     from attncli.engines.torch.engine import Checkpoint
+    from attncli.masks.expressions import Expression
 
 _log = logging.getLogger(__name__)
 
 _PICTURE_TOKEN = frozenset(("image_token_id", "image_token_index"))  # of a configuration, for a token in prompts
 
 
-def open_checkpoint(
-    model: str, layers: Indices, heads: Indices, *, generate: int, kind: str | None, mask: str | None, special: bool,
-    **options: Any,
-) -> OpenModel:  # fmt: skip
+def open_checkpoint(model: str, request: ModelRequest, **options: Any) -> OpenModel:
     """Return a checkpoint, ready for sentences; see `attncli.open_source` for the arguments and errors."""
-    if mask is not None:  # an error in it comes before any search for files
-        from attncli.masks.parser import parse
-
-        parse(mask)
     chosen, snapshot = _resolved(model, options)
-    how: dict[str, Any] = {"kind": kind, "mask": mask, "special": special, "options": chosen}
     if snapshot.onnx:
-        return _open_onnx(snapshot, layers, heads, generate, how)
+        return _open_onnx(snapshot, request, chosen)
     if chosen.engine == "transformers" or _reads_pictures(snapshot, chosen):
-        return _open_in_torch(snapshot, layers, heads, generate, how)
+        return _open_in_torch(snapshot, request, chosen)
     try:
-        if generate:
+        if request.generate:
             raise UnsupportedError("it writes no tokens")
         if chosen.engine == "verify" and chosen.dtype == "auto":  # the type in which transformers would compute
             raise UnsupportedError("it computes in float32 only")
         if chosen.engine != "verify":
-            return NativeCheckpoint(snapshot, layers, heads, **how)
-        verified = VerifiedCheckpoint(snapshot, layers, heads, **how)
+            return NativeCheckpoint(snapshot, request, chosen)
+        verified = VerifiedCheckpoint(snapshot, request, chosen)
     except UnsupportedError as error:
         _check_fallback(snapshot, error, chosen.engine)
-        return _open_in_torch(snapshot, layers, heads, generate, how)
-    verified.reference = _open_in_torch(snapshot, layers, heads, generate, how)
+        return _open_in_torch(snapshot, request, chosen)
+    verified.reference = _open_in_torch(snapshot, request, chosen)
     return verified
 
 
-def _open_onnx(snapshot: Snapshot, layers: Indices, heads: Indices, generate: int, how: dict[str, Any]) -> OpenModel:
+def _open_onnx(snapshot: Snapshot, request: ModelRequest, options: EngineOptions) -> OpenModel:
     """Return a model in ONNX files, which onnxruntime runs; NotExposedError for options of a checkpoint."""
-    shown, options = visible(snapshot.name), how["options"]
+    shown = visible(snapshot.name)
     of_checkpoint = {
         "engine": options.engine != "auto",
         "dtype": options.dtype not in (None, "auto"),
         "device": options.device != "cpu",
         "device-map": options.device_map is not None,
-        "generate": generate > 0,
+        "generate": request.generate > 0,
     }
     if option := next((name for name, is_chosen in of_checkpoint.items() if is_chosen), None):
         raise NotExposedError(f"--{option} does not apply to {shown}, whose graph runs as it is; drop --{option}")
     require(f"the ONNX model {shown}", "onnx", "onnxruntime")
     from attncli.engines.onnx.engine import OnnxModel
 
-    return OnnxModel(snapshot, layers, heads, **how)
+    return OnnxModel(snapshot, request, options)
 
 
 def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
@@ -85,14 +78,13 @@ def open_predictor(model: str, *, special: bool, **options: Any) -> Predictor:
         raise NotExposedError(
             f"attn reads no next token of {visible(snapshot.name)}, an ONNX model; give its checkpoint"
         )
-    layers, heads = Indices("layer", None), Indices("head", None)
-    how: dict[str, Any] = {"kind": None, "mask": None, "special": special, "options": chosen}
+    request = ModelRequest(Indices("layer", None), Indices("head", None), special=special)
     if chosen.engine != "transformers" and not _reads_pictures(snapshot, chosen):
         try:
-            return NativeCheckpoint(snapshot, layers, heads, **how).predictor()
+            return NativeCheckpoint(snapshot, request, chosen).predictor()
         except UnsupportedError as error:
             _check_fallback(snapshot, error, chosen.engine)
-    return _open_in_torch(snapshot, layers, heads, 1, how).predictor()
+    return _open_in_torch(snapshot, replace(request, generate=1), chosen).predictor()
 
 
 def _resolved(model: str, options: Mapping[str, Any]) -> tuple[EngineOptions, Snapshot]:
@@ -111,7 +103,7 @@ class VerifiedCheckpoint(NativeCheckpoint):
     parallel_from = ON_REQUEST
     reference: OpenModel
 
-    def with_mask(self, mask: str | None) -> Self:
+    def with_mask(self, mask: Expression | None) -> Self:
         """Return the same models under another mask; see `OpenModel.with_mask`."""
         other = super().with_mask(mask)
         other.reference = self.reference.with_mask(mask)
@@ -144,18 +136,15 @@ def _reads_pictures(snapshot: Snapshot, options: EngineOptions) -> bool:
     return bool(options.image) or options.tower == "vision" or may_name
 
 
-def _open_in_torch(
-    snapshot: Snapshot, layers: Indices, heads: Indices, generate: int, how: dict[str, Any]
-) -> Checkpoint:
+def _open_in_torch(snapshot: Snapshot, request: ModelRequest, options: EngineOptions) -> Checkpoint:
     """Return a checkpoint that transformers runs; with pictures, that reads them with each text or alone."""
-    options: EngineOptions = how["options"]
     from attncli.engines.torch import announce_import
 
     if not _reads_pictures(snapshot, options):
         announce_import("the transformers engine", snapshot)
         from attncli.engines.torch.engine import Checkpoint
 
-        return Checkpoint(snapshot, layers, heads, generate=generate, **how)
+        return Checkpoint(snapshot, request, options)
     if options.engine in ("native", "verify") or snapshot.gguf is not None:
         raise NotExposedError("--image needs the transformers engine, and a checkpoint in a folder; drop --engine")
     from attncli.encoding.pictures import picture_files
@@ -165,10 +154,10 @@ def _open_in_torch(
     from attncli.engines.torch.pictures import PicturedCheckpoint, VisionCheckpoint
 
     if options.tower == "vision":
-        if generate:
+        if request.generate:
             raise UsageError("--generate needs a text beside --image; a vision tower writes none")
-        return VisionCheckpoint(snapshot, layers, heads, **how)
-    return PicturedCheckpoint(snapshot, layers, heads, image=image, generate=generate, **how)
+        return VisionCheckpoint(snapshot, request, options)
+    return PicturedCheckpoint(snapshot, request, options, image)
 
 
 def _check_fallback(snapshot: Snapshot, reason: UnsupportedError, engine: str) -> None:

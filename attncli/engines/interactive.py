@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attncli.engines import load_saved, open_source
+from attncli.engines.source import parse_mask
 from attncli.errors import NotExposedError, UsageError
 
 if TYPE_CHECKING:
@@ -79,4 +80,4 @@ class InteractiveSource:
             return self._saved
         if self._model is None:
             raise UsageError("a saved trace has only its own text; give --model for another")
-        return self._model.with_mask(query.mask).trace(*query[:3])
+        return self._model.with_mask(parse_mask(query.mask)).trace(*query[:3])

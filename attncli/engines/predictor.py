@@ -121,10 +121,8 @@ class Predictor:
 
     def token(self, sentence: EncodedInput, id_: int) -> Token:
         """Return a next token, spelled as the tokens of a sentence are."""
-        piece = self.encoder.tokenizer.convert_ids_to_tokens(id_)
-        text = f"<id {id_}>" if piece is None else piece  # vocabularies may have more rows than names
-        token = Token(len(sentence.tokens), id_, text, None, None, id_ in self.encoder.special_ids)
-        return decode_pieces([*sentence.tokens, token], sentence.text, sentence.pair)[-1]
+        following = self.encoder.tokens_of_ids([id_], len(sentence.tokens))
+        return decode_pieces([*sentence.tokens, *following], sentence.text, sentence.pair)[-1]
 
     def effects(
         self, sentence: EncodedInput, cuts: Sequence[Cut], replacement: Replacement, measure: Measure

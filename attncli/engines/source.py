@@ -5,15 +5,19 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from attncli.encoding.encode import check_texts
 from attncli.errors import NO_METADATA, Failure, InputError, InputMismatchError, Metadata, NotExposedError, UsageError
 
 if TYPE_CHECKING:
+    from attncli.encoding.encode import EncodedInput, InputEncoder
     from attncli.engines.predictor import Predictor
+    from attncli.masks.expressions import Expression
+    from attncli.trace.selection import Indices
     from attncli.trace.tokens import Tokens
     from attncli.trace.trace import Trace
 
@@ -24,6 +28,27 @@ _MAX_GROUP = 256  # the most sentences that are computed together
 PARALLEL_FROM = 512
 PARALLEL_FROM_LATE = 4096
 ON_REQUEST = sys.maxsize
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """Choice of the attention that a model records, and of how it reads texts; see `open_source`."""
+
+    layers: Indices
+    heads: Indices
+    kind: str | None = None
+    mask: Expression | None = None  # None is the source's own mask
+    special: bool = True
+    generate: int = 0
+
+
+def parse_mask(mask: str | None) -> Expression | None:
+    """Parse the expression or the file of a mask; UsageError if it cannot be read."""
+    if mask is None:
+        return None
+    from attncli.masks.parser import parse  # most runs need none, and start sooner
+
+    return parse(mask)
 
 
 class Source(ABC):
@@ -57,23 +82,41 @@ class OpenModel(Source):
     name: str
     attention_layers: Sequence[int]  # layers with softmax attention, in order
     is_encoder_decoder: bool = False  # whether a decoder reads a text of its own, the target
+    mask: Expression | None = None  # None is the model's own
 
     @abstractmethod
     def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
         """Return the tokens of a sentence's queries and keys; see `Source.trace`."""
 
-    @abstractmethod
-    def with_mask(self, mask: str | None) -> OpenModel:
-        """Return the same model under another mask, or its own for None; UsageError if it cannot be read."""
-
-    def check_target(self, target: str | None) -> None:
-        """Raise UsageError for a target that the model has no decoder for."""
-        if target is not None and not self.is_encoder_decoder:
-            raise UsageError("--target needs an encoder-decoder model or the toy layer; use --pair for a second text")
+    def with_mask(self, mask: Expression | None) -> Self:
+        """Return the same model under another mask, or its own for None."""
+        other = copy(self)
+        other.mask = mask
+        return other
 
     def predictor(self) -> Predictor:
         """Return the predictor of next tokens; NotExposedError unless it is a causal language model."""
         raise NotExposedError(f"attn reads no next token of {self.name}; give a causal language model, such as -m demo")
+
+
+class OpenCheckpoint(OpenModel):
+    """A checkpoint whose texts an encoder reads."""
+
+    encoder: InputEncoder
+    kind: str | None  # the only kind of attention that is recorded; None is every kind
+
+    def encode(self, text: str, pair: str | None = None, target: str | None = None) -> EncodedInput:
+        """Encode a sentence; UsageError for a target that the model has no decoder for, or a missing one."""
+        if target is not None and not self.is_encoder_decoder:
+            raise UsageError("--target needs an encoder-decoder model or the toy layer; use --pair for a second text")
+        if target is None and self.kind in ("decoder", "cross"):
+            raise UsageError(f"--kind {self.kind} needs --target, the text of the decoder")
+        return self.encoder.encode(text, pair, target)
+
+    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
+        """Return the tokens of a sentence's queries and keys; see `OpenModel.tokens`."""
+        sentence = self.encode(text, pair, target)
+        return sentence.query_tokens, sentence.tokens
 
 
 class PredictingSource(Source):

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from attncli.checkpoints.options import PROJECTS, ToyOptions, checked_options
+from attncli.checkpoints.options import PROJECTS, ToyOptions
 from attncli.encoding.encode import check_texts, unknown_notes
 from attncli.encoding.vocabulary import Vocabulary, open_vocabulary
-from attncli.engines.source import PARALLEL_FROM, OpenModel
+from attncli.engines.source import PARALLEL_FROM, ModelRequest, OpenModel
 from attncli.errors import UsageError, require
 from attncli.masks.expressions import Atom, RuleMask
 from attncli.text import as_list, visible
@@ -30,9 +29,6 @@ from attncli.trace.trace import Provenance, Trace
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from attncli.masks.expressions import Expression
-    from attncli.trace.selection import Indices
-
 
 class ToyLayer(OpenModel):
     """One attention layer with drawn weights, for sentences that each have a vocabulary of their own."""
@@ -42,14 +38,11 @@ class ToyLayer(OpenModel):
     name = "the toy layer"
     attention_layers = (0,)
 
-    def __init__(
-        self, layers: Indices, heads: Indices, *, kind: str | None, mask: str | None, special: bool, **options: Any
-    ) -> None:
-        self.options = checked_options(options, ToyOptions, "the toy layer; give --model, or leave it out")
-        layers.resolve(1, self.name)
-        self._heads, self._mask, self._kind = heads.resolve(self.options.heads, self.name), _parsed(mask), kind
-        vocab, size = self.options.vocab, self.options.vocab_size
-        self._vocabulary_of = open_vocabulary(vocab, special, self.options.offline, size)
+    def __init__(self, request: ModelRequest, options: ToyOptions) -> None:
+        request.layers.resolve(1, self.name)
+        self.options, self._heads = options, request.heads.resolve(options.heads, self.name)
+        self.mask, self._kind = request.mask, request.kind
+        self._vocabulary_of = open_vocabulary(options.vocab, request.special, options.offline, options.vocab_size)
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in vars(self.options).items() if value is not None)
@@ -62,12 +55,6 @@ class ToyLayer(OpenModel):
         """Return the tokens of a sentence's queries and keys; see `OpenModel.tokens`."""
         return self._read(text, pair, target)[1:]
 
-    def with_mask(self, mask: str | None) -> ToyLayer:
-        """Return the layer under another mask; see `OpenModel.with_mask`."""
-        other = copy(self)
-        other._mask = _parsed(mask)
-        return other
-
     def _trace(self, text: str, pair: str | None, target: str | None) -> Trace:
         options, weights = self.options, self.weights
         vocabulary, query_tokens, key_tokens = self._read(text, pair, target)
@@ -76,7 +63,7 @@ class ToyLayer(OpenModel):
             raise UsageError(f"--kind {visible(str(self._kind))}: the toy layer has {kind} attention here")
         x_keys = self.embedded(key_tokens, vocabulary.size)
         x_queries = x_keys if target is None else self.embedded(query_tokens, vocabulary.size)
-        mask = self._mask or Atom("causal" if target is None else "full")
+        mask = self.mask or Atom("causal" if target is None else "full")
         layer = LayerTrace(
             layer=0,
             kind=kind,
@@ -117,14 +104,6 @@ class ToyLayer(OpenModel):
         if options.positions == "sinusoidal":
             embedded = embedded + sinusoidal_positions(len(tokens), options.d_model)
         return embedded
-
-
-def _parsed(mask: str | None) -> Expression | None:
-    if mask is None:
-        return None
-    from attncli.masks.parser import parse  # not needed for the default mask
-
-    return parse(mask)
 
 
 class ToyWeights(NamedTuple):

@@ -147,27 +147,17 @@ class Pad(NamedTuple):
             )
         return self.lengths
 
-    def tokens(self, keys: int) -> Bool[np.ndarray, "B K"]:
-        """Return the mask of the keys that are tokens.
-
-        Raises:
-            UsageError: there are no lengths.
-            InputError: they are those of another number of keys.
-        """
-        lengths = self.stated
-        if lengths.ndim == 2:
-            if lengths.shape[1] != keys:
-                raise InputError(f"lengths is a mask of {lengths.shape[1]} keys, and the mask has {keys}")
-            return lengths
-        if lengths.max() > keys:
-            raise InputError(f"a row of {lengths.max()} tokens does not fit into {keys} keys; check the lengths")
-        positions = np.arange(keys)
-        return positions < lengths[:, None] if self.side == "right" else positions >= keys - lengths[:, None]
-
     def allowed(self, grid: Grid) -> Bool[np.ndarray, "B 1 Q K"]:
-        """See `Expression.allowed`."""
-        tokens = self.tokens(grid.keys)
-        return np.broadcast_to(tokens[:, None, None], (len(tokens), 1, len(grid.queries), grid.keys))
+        """See `Expression.allowed`; InputError for lengths of another number of keys."""
+        tokens, keys = self.stated, grid.keys
+        if tokens.ndim == 2 and tokens.shape[1] != keys:
+            raise InputError(f"lengths is a mask of {tokens.shape[1]} keys, and the mask has {keys}")
+        if tokens.ndim == 1:
+            lengths, positions = tokens[:, None], np.arange(keys)
+            if lengths.max() > keys:
+                raise InputError(f"a row of {lengths.max()} tokens does not fit into {keys} keys; check the lengths")
+            tokens = positions < lengths if self.side == "right" else positions >= keys - lengths
+        return np.broadcast_to(tokens[:, None, None], (len(tokens), 1, len(grid.queries), keys))
 
     def __str__(self) -> str:
         return "pad" if self.side == "right" else f"pad({self.side})"
@@ -388,9 +378,15 @@ class ArrayMask(NamedTuple):
 Mask = RuleMask | ArrayMask
 
 
+def one_plane(allowed: Bool[np.ndarray, "#H Q K"]) -> Bool[np.ndarray, "#H Q K"]:
+    """Return the cells of a mask as one plane where all heads agree."""
+    return allowed[:1] if (allowed == allowed[:1]).all() else allowed
+
+
 def smallest(allowed: Bool[np.ndarray, "#H Q K"], heads: int) -> Mask:
     """Return a mask in its smallest exact form: `full`, `causal` or `window(w)` if it is one, else its cells."""
     queries, keys = allowed.shape[1:]
+    allowed = one_plane(allowed)
     if len(allowed) == 1 and queries <= keys:
         width = max(int(allowed[0, -1].sum()), 1)  # no window is empty
         for atom in (Atom("full"), Atom("causal"), Atom("window", (width,))):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -72,7 +71,7 @@ class GridOptions(NamedTuple):
     reader: Reader | None = None
     lengths: Any = None  # the lengths of `pad` without numbers, see `bind_lengths`
     # masks that were read before, such as those of traces, by their names
-    opened: Mapping[str, MaskGrid] = MappingProxyType({})
+    opened: Mapping[str, MaskGrid] = {}
 
 
 class MaskGrid(NamedTuple):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _OURS = os.path.abspath(os.path.join(__file__, *[os.pardir] * 2)) + os.sep  # the package
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _INSTALLED = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-# Modules of torch around a model, whose names for it mean nothing.
-_WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
+# Modules of torch around a model, and their names for it, which mean nothing.
+WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 
 
 def user_line(start: str) -> tuple[str, int, str]:
@@ -82,7 +82,7 @@ class ModuleNames:
 
         A module that its model does not hold has the name of the one that called it.
         """
-        while len(running) > 1 and type(running[0]).__name__ in _WRAPPERS:
+        while len(running) > 1 and type(running[0]).__name__ in WRAPPERS:
             running = running[1:]
         names = (self._name(running[0], module) for module in reversed(running))
         return next((name for name in names if name is not None), None)

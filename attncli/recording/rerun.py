@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from attncli.errors import InputError
 from attncli.files import to_numpy
-from attncli.recording.call_site import user_line
+from attncli.recording.call_site import WRAPPERS, user_line
 from attncli.recording.forward_copy import ForwardCopy
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ _ATTENTION = re.compile("Attention|Attn")
 _DEVIATIONS = 4.0  # by which vectors change, of all of them
 _NO_IDS: Mapping[str, Any] = {}
 _CHANNELS_FIRST = nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.GroupNorm
-_WRAPPERS = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 
 OutputName = tuple[str, int]  # of a module in the model, and the number of its call
 
@@ -396,7 +395,7 @@ def _signature(arguments: Any) -> tuple[Any, ...]:
 
 def unwrapped(module: Any) -> Any:
     """Return a module without what torch wraps it in, which calls it."""
-    while (inside := _WRAPPERS.get(type(module).__name__)) is not None:
+    while (inside := WRAPPERS.get(type(module).__name__)) is not None:
         module = getattr(module, inside)
     return module
 
@@ -458,7 +457,7 @@ class ForwardWatch(TorchFunctionMode):
         if self._outermost is None:
             is_in_backward = torch._C._current_graph_task_id() != -1  # as where a checkpoint runs again
             is_transformed = torch._C._functorch.peek_interpreter_stack() is not None  # as by vmap
-            if is_in_backward or is_transformed or type(module).__name__ in _WRAPPERS:
+            if is_in_backward or is_transformed or type(module).__name__ in WRAPPERS:
                 return
             self._outermost = module
             arguments = args, sys._getframe(1).f_locals.get("kwargs", {})

@@ -13,8 +13,8 @@ from attncli.files import to_numpy
 from attncli.masks.conventions import read_as
 from attncli.masks.expressions import Atom, Mask, RuleMask, smallest
 from attncli.recording.call import ZERO_WHERE_BLIND, AttentionCall, MaskArgument
-from attncli.trace.layer import LayerTrace, Proof, Stages, max_abs_diff, stages_of
-from attncli.trace.tokens import Token, Tokens
+from attncli.trace.layer import LayerTrace, Stages, proof_of
+from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Provenance, Trace
 
 if TYPE_CHECKING:
@@ -42,13 +42,8 @@ def traces(call: AttentionCall, rows: Sequence[int] | None = None) -> tuple[Trac
     details = {"place": str(place), "api": call.api}
     source = Provenance("module", model=place.module or None, architecture=place.function, dtype=call.dtype,
                         device=call.device, details=details)  # fmt: skip
-    tokens = positions(queries), positions(keys)
+    tokens = Tokens.without_text(range(queries)), Tokens.without_text(range(keys))
     return tuple(Trace(source, *tokens, (to_layer(call, row),)) for row in (range(batch) if rows is None else rows))
-
-
-def positions(length: int) -> Tokens:
-    """Return tokens without a text."""
-    return Tokens(Token(index, index, str(index), None, None) for index in range(length))
 
 
 def to_layer(call: AttentionCall, row: int) -> LayerTrace:
@@ -78,7 +73,7 @@ def _mask_and_bias(call: AttentionCall, row: int) -> tuple[Mask, Float[np.ndarra
     planes, biases, fills = zip(*(_read(mask, row) for mask in call.masks), strict=True)
     allowed = np.logical_and.reduce(np.broadcast_arrays(*planes, rule.rows([0], np.arange(queries))))
     fill = fills[0] if len(fills) == 1 and not call.is_causal and fills[0] <= FORBIDDEN_BELOW else -np.inf
-    mask = smallest(np.array(allowed[:1] if (allowed == allowed[:1]).all() else allowed), heads)
+    mask = smallest(allowed, heads)
     added = [bias for bias in biases if bias is not None]
     if not added:
         return mask, None, fill
@@ -124,8 +119,4 @@ def _with_proof(layer: LayerTrace, call: AttentionCall, row: int) -> LayerTrace:
     expected = to_numpy(call.output[row])
     if expected.shape != (layer.num_heads, layer.num_queries, layer.v.shape[-1]):
         return layer
-    made = stages_of(layer, range(layer.num_heads), np.arange(layer.num_queries))
-    errors = [max_abs_diff(each.output, expected[list(each.heads)][:, each.queries]) for each in made]
-    worst = float(np.max(errors, initial=0.0))  # NaN, if one of them is
-    largest = max(float(np.nanmax(np.abs(layer.v), initial=1.0)), 1.0)
-    return replace(layer, proof=Proof(worst, call.output_of, magnitude=largest))
+    return replace(layer, proof=proof_of(layer, expected, call.output_of))

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 import numpy as np
 
 from attncli.errors import InputError, UsageError
-from attncli.files import Tensors, opened_tensors
+from attncli.files import FLOATS, Tensors, opened_tensors
 from attncli.text import layers_named, visible
 from attncli.trace.selection import Indices
-from attncli.trace.tokens import Token, Tokens
+from attncli.trace.tokens import Tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -38,51 +38,31 @@ _ARRAYS: dict[str, tuple[str, tuple[int, ...], str]] = {  # kinds of numbers, nu
     "scale": ("f", (0, 1), "a float"),
 }
 _NONE = -1  # no layer, and no step
-_DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 @dataclass(frozen=True, eq=False)
 class LayerCapture:
-    """Arrays of one layer; None where the engine wrote none.
-
-    Attributes:
-        q: queries, `[H, T, D]`.
-        k: keys, `[Hkv, K, D]`.
-        v: values, `[Hkv, K, Dv]`.
-        input: the hidden states that enter the layer's block, `[T, E]`.
-        mask: True where a query may attend to a key, `[T, K]` or `[H, T, K]`.
-        scale: what multiplies q·k.
-        output: the hidden states that leave the attention, `[T, E]`.
-    """
+    """Arrays of one layer; None where the engine wrote none."""
 
     q: Float[np.ndarray, "H T D"] | None = None
     k: Float[np.ndarray, "Hkv K D"] | None = None
     v: Float[np.ndarray, "Hkv K Dv"] | None = None
-    input: Float[np.ndarray, "T E"] | None = None
-    mask: Bool[np.ndarray, "T K"] | Bool[np.ndarray, "H T K"] | None = None
-    scale: float | None = None
-    output: Float[np.ndarray, "T E"] | None = None
+    input: Float[np.ndarray, "T E"] | None = None  # the hidden states that enter the layer's block
+    mask: Bool[np.ndarray, "T K"] | Bool[np.ndarray, "H T K"] | None = None  # True = attend
+    scale: float | None = None  # what multiplies q·k
+    output: Float[np.ndarray, "T E"] | None = None  # the hidden states that leave the attention
 
 
 @dataclass(frozen=True, eq=False)
 class Capture:
-    """Captured layers of one sentence.
+    """Captured layers of one sentence."""
 
-    Attributes:
-        layers: the captured layers, by their index in the model.
-        token_ids: the ids that the engine read, `[T]`.
-        positions: the positions that it gave them, `[T]`.
-        rotated: whether q and k were written before or after their rotation; their norms come before both.
-        dtype: type of the engine's computation, such as `bfloat16`.
-        unnamed: how many hidden states a file has that names no layers, and so must be those of all; else 0.
-    """
-
-    layers: Mapping[int, LayerCapture]
-    token_ids: Int[np.ndarray, " T"] | None = None
-    positions: Int[np.ndarray, " T"] | None = None
-    rotated: Rotated = "after"
-    dtype: str = "float32"
-    unnamed: int = 0
+    layers: Mapping[int, LayerCapture]  # by their index in the model
+    token_ids: Int[np.ndarray, " T"] | None = None  # that the engine read
+    positions: Int[np.ndarray, " T"] | None = None  # that it gave them
+    rotated: Rotated = "after"  # of q and k; their norms come before both
+    dtype: str = "float32"  # of the engine's computation, such as `bfloat16`
+    unnamed: int = 0  # how many hidden states a file has that names no layers, and so must be those of all
 
     def __post_init__(self) -> None:
         """Raise InputError for numbers that are no token ids."""
@@ -99,7 +79,7 @@ class Capture:
     def tokens(self) -> Tokens:
         """The tokens by their ids, or by their positions where the capture has no ids."""
         ids = range(next(iter(_lengths(self).values()))) if self.token_ids is None else self.token_ids.tolist()
-        return Tokens(Token(index, id_, str(id_), None, None) for index, id_ in enumerate(ids))
+        return Tokens.without_text(ids)
 
 
 def load_capture(path: str | Path, layers: Indices | None = None) -> Capture:
@@ -132,9 +112,9 @@ def read_capture(tensors: Tensors, layers: Indices) -> Capture:
         index: LayerCapture(**{array: _joined(tensors, array, steps) for array, steps in names[index].items()})
         for index in _chosen(layers, sorted(names))
     }
-    widest = next((_DTYPES[kind] for kind in _DTYPES if kind in tensors.types.values()), "float32")
+    widest = next((FLOATS[kind] for kind in FLOATS if kind in tensors.types.values()), "float32")
     rotated, dtype = tensors.metadata.get("rotated", "after"), tensors.metadata.get("dtype", widest)
-    for value, among in ((rotated, get_args(Rotated)), (dtype, (*_DTYPES.values(), "int8", "int4"))):
+    for value, among in ((rotated, get_args(Rotated)), (dtype, (*FLOATS.values(), "int8", "int4"))):
         if value not in among:
             raise InputError(f"its metadata has '{visible(value)}'; expected {', '.join(among[:-1])} or {among[-1]}")
     capture = Capture(captured, ids.get("tokens"), ids.get("positions"), cast(Rotated, rotated), dtype)
@@ -152,7 +132,7 @@ def _capture_of_states(tensors: Tensors, layers: Indices) -> Capture:
         raise InputError(f"{shapes}; expected floats [T, L, E] and integers [T]")
     chosen = _chosen(layers, range(states.shape[1]))
     captured = {index: LayerCapture(input=states[:, index].astype(np.float32)) for index in chosen}
-    return Capture(captured, ids, dtype=_DTYPES[tensors.types["hidden_states"]], unnamed=states.shape[1])
+    return Capture(captured, ids, dtype=FLOATS[tensors.types["hidden_states"]], unnamed=states.shape[1])
 
 
 def _chosen(layers: Indices, recorded: Sequence[int]) -> Sequence[int]:

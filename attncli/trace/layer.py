@@ -116,6 +116,14 @@ def max_abs_diff(ours: Float[np.ndarray, "*N"], theirs: Float[np.ndarray, "*N"])
     return float(np.where(np.isnan(ours) & np.isnan(theirs), 0, np.abs(ours - theirs)).max())
 
 
+def proof_of(layer: LayerTrace, expected: Float[np.ndarray, "H Q Dv"], against: str) -> Proof:
+    """Return how far weights·V of a layer are from an output that was computed independently."""
+    every = stages_of(layer, range(layer.num_heads), np.arange(layer.num_queries))
+    errors = [max_abs_diff(stages.output, expected[list(stages.heads)][:, stages.queries]) for stages in every]
+    worst = float(np.max(errors, initial=0.0))  # NaN, if one of them is
+    return Proof(worst, against, magnitude=max(float(np.nanmax(np.abs(layer.recorded("v")), initial=1.0)), 1.0))
+
+
 def without_copies(
     k: Float[np.ndarray, "H K D"], v: Float[np.ndarray, "H K Dv"]
 ) -> tuple[Float[np.ndarray, "Hkv K D"], Float[np.ndarray, "Hkv K Dv"]]:
@@ -320,6 +328,11 @@ class LayerTrace(Displayed, Tabular, Drawable):
     def allowed(self) -> Bool[np.ndarray, "H Q K"]:
         """The cells of `mask` for these heads: True where the query may attend to the key."""
         return np.broadcast_to(self.stages.mask, (len(self.heads), *self.cells[1:]))
+
+    @property
+    def mask_cells(self) -> Bool[np.ndarray, "#H Q K"]:
+        """The cells of `mask` for every head, in one plane where the mask has one for all."""
+        return self.mask.rows(list(range(self.num_heads)), np.arange(self.num_queries))
 
     def recorded(self, name: str) -> Float[np.ndarray, "_ _ _"]:
         """Return `q`, `k` or `v`; NotExposedError where it was not recorded."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from attncli.errors import UsageError
 from attncli.files import Tensors, check_file
+from attncli.masks.expressions import one_plane
 from attncli.masks.mask_grid import MaskGrid
 from attncli.masks.recognition import recognise_plane
 from attncli.text import layers_named, visible
@@ -48,15 +49,10 @@ def layer_masks(trace: Trace) -> list[LayerMask]:
     """Return the masks of a trace in the order of their first layers."""
     groups: dict[Any, list[LayerTrace]] = {}
     for layer in trace.layers:
-        cells = _cells(layer)
+        cells = one_plane(layer.mask_cells)
         groups.setdefault((layer.kind, cells.shape, np.packbits(cells).tobytes()), []).append(layer)
     alike = ((layers[0], tuple(layer.layer for layer in layers)) for layers in groups.values())
-    return [LayerMask(first, layers, _cells(first), *trace.sides(first)) for first, layers in alike]
-
-
-def _cells(layer: LayerTrace) -> Bool[np.ndarray, "P Q K"]:
-    cells = layer.mask.rows(list(range(layer.num_heads)), np.arange(layer.num_queries))
-    return cells[:1] if (cells == cells[:1]).all() else cells
+    return [LayerMask(first, layers, one_plane(first.mask_cells), *trace.sides(first)) for first, layers in alike]
 
 
 def is_trace(name: str) -> bool:

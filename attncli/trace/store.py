@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from attncli.errors import InputError, UsageError
-from attncli.files import Tensors, opened_tensors
+from attncli.files import FLOATS, Tensors, opened_tensors
 from attncli.masks.conventions import read_convention
 from attncli.masks.expressions import ArrayMask, Atom, Expression, Mask, RuleMask, smallest
 from attncli.masks.parser import parse
@@ -28,7 +28,6 @@ from attncli.trace.selection import Indices, layer_and_heads
 from attncli.trace.tokens import Token, Tokens, decode_pieces
 from attncli.trace.trace import PIXELS, SCHEMA, Provenance, Trace, tensor_name, texts_of
 
-_DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}  # of a dump
 _SPELLED = ("fill", "max_abs_error", "magnitude")  # as texts, as JSON has neither infinity nor NaN
 _LONGEST_NAME = 4096
 _KINDS = {"source": ("toy", "pretrained", "module", "file"), "layer": ("self", "encoder", "decoder", "cross")}
@@ -274,7 +273,7 @@ def _read_dump(tensors: Tensors, layers: Indices, heads: Indices) -> Trace:
         if not (prefix.isascii() and prefix.isdecimal() and len(prefix) < 9):
             raise InputError(f"its metadata has prefix '{visible(prefix)}'; expected a number of positions")
         grids = parse_grids(metadata["grid"], int(prefix), 1, num_queries, num_keys, "grid")
-    source = Provenance("file", dtype=_DTYPES.get(tensors.types["q"], tensors.types["q"]))
+    source = Provenance("file", dtype=FLOATS.get(tensors.types["q"], tensors.types["q"]))
     return Trace(source, query_tokens, tokens, (layer,), notes=tuple(notes), grids=grids)
 
 

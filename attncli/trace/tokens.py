@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -99,6 +99,11 @@ class Tokens(tuple[Token, ...]):
     def ids(self) -> list[int]:
         """The vocabulary rows, in order."""
         return [token.id for token in self]
+
+    @classmethod
+    def without_text(cls, ids: Iterable[int]) -> Tokens:
+        """Return tokens with ids alone, and no text."""
+        return cls(Token(index, id_, str(id_), None, None) for index, id_ in enumerate(ids))
 
     def find(self, wanted: str | int, role: str) -> list[int]:
         """Return the positions of the tokens named `wanted`: a text, or a (possibly negative) index.

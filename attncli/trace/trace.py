@@ -322,5 +322,5 @@ def _stored(layer: LayerTrace) -> tuple[dict[str, Any], dict[str, np.ndarray[Any
     if isinstance(layer.mask, RuleMask) and not files_of(layer.mask.expression):
         entry["mask"] = {"expression": str(layer.mask.expression), "past": layer.mask.past}
     else:
-        arrays["mask"] = layer.mask.rows(list(range(layer.num_heads)), layer.stages.queries)
+        arrays["mask"] = layer.mask_cells
     return entry, arrays

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,12 +100,12 @@ def test_the_output_of_a_long_text_is_that_of_torch(mask: str, threads: str) -> 
 
 
 def reads(monkeypatch: pytest.MonkeyPatch, **files: str) -> None:
-    def content(path: str) -> str:
-        if (name := os.path.basename(path).replace(".", "_")) not in files:
+    def content(path: Path, encoding: str) -> str:
+        if (name := path.name.replace(".", "_")) not in files:
             raise FileNotFoundError
         return files[name]
 
-    monkeypatch.setattr(cpu, "_read", content)
+    monkeypatch.setattr(Path, "read_text", content)
 
 
 def has_cores(monkeypatch: pytest.MonkeyPatch, count: int) -> None:

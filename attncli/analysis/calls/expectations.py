@@ -19,7 +19,7 @@ from attncli.masks.audit import audit_allowed, word_queries
 from attncli.masks.comparison import Comparison, first_difference
 from attncli.masks.expressions import And, Expression, Pad, conjuncts, leaves, with_lengths, with_numbers
 from attncli.masks.findings import Finding, error, note
-from attncli.masks.mask_grid import MaskGrid, MaskSize, bind_lengths, grid_rows, materialise
+from attncli.masks.mask_grid import MaskGrid, MaskSize, bind_lengths, grid_rows, has_padding_of_rows, materialise
 from attncli.masks.parser import parse
 from attncli.masks.recognition import infer_padding
 from attncli.recording.call import CallSite
@@ -107,7 +107,7 @@ class Expectations(NamedTuple):
             UsageError: none of them has a `pad` that needs it.
             InputError: the lengths are none.
         """
-        padded = [one for one in self.all if any(isinstance(leaf, Pad) for leaf in leaves(one.expression))] or self.all
+        padded = [one for one in self.all if has_padding_of_rows(one.expression)] or self.all
         bound = {id(one): replace(one, expression=bind_lengths(one.expression, lengths)) for one in padded}
         return Expectations(tuple(bound.get(id(one), one) for one in self.all))
 
@@ -190,13 +190,13 @@ def _of_call(
         yield error("padding-side", f"{here.text} does not fit: {refusal}"), None
         return
     if padded is not None:
-        has_pad = any(isinstance(leaf, Pad) for leaf in leaves(expected))
-        advice = None if has_pad or not mask.rule.padded else f"if these keys are padding, expect '{here.text} & pad'"
+        lacks_pad = mask.rule.padded and not has_padding_of_rows(expected)
+        advice = f"if these keys are padding, expect '{here.text} & pad'" if lacks_pad else None
         for one in _findings(mask, padded):
             yield (replace(one, advice=advice) if advice and one.code == "missing" else one), padded
         return
     # All that padding has no part in has to hold however long the sentences are.
-    parts = [part for part in conjuncts(expected) if not any(isinstance(leaf, Pad) for leaf in leaves(part))]
+    parts = [part for part in conjuncts(expected) if not has_padding_of_rows(part)]
     if parts:
         rest = And(tuple(parts)) if len(parts) > 1 else parts[0]
         yield from ((one, rest) for one in _findings(mask, rest) if one.code != "missing")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from attncli.analysis.check.report import Report
+from attncli.analysis.check.report import Report, layers_by_mask
 from attncli.checkpoints.options import Choice, LoadOptions, checked_options, with_explicit_signature
 from attncli.errors import InputError, UsageError
 from attncli.masks.findings import Finding
@@ -75,43 +75,51 @@ def check(
         return check_graph(model, texts, special=special, layer=layer, **options)
     loading = loading.changed(dtype=loading.dtype or "float32")
     announce_import("attn check", snapshot)
-    from attncli.analysis.check.invariances import ModelRunner, findings_of, invariances
-    from attncli.analysis.check.layers import captured
+    from attncli.analysis.check.invariances import ModelRunner
+    from attncli.engines.source import ModelRequest
     from attncli.engines.torch.engine import Checkpoint
     from attncli.trace.selection import Indices
 
-    chosen, heads = Indices.of("layer", layer), Indices.of("head", None)
-    checkpoint = Checkpoint(snapshot, chosen, heads, kind=None, mask=None, special=special, options=loading)
-    runner = ModelRunner(checkpoint)
-    sentences = _with_padding(runner, [runner.read(text, target) for text in texts], target)
-    lengths = tuple(len(sentence.tokens) for sentence in sentences)
-    room = max(_MOST_TOKENS // max(lengths), 2)
-    if len(sentences) > room:
-        raise InputError(
-            f"{len(sentences)} texts of up to {max(lengths)} tokens do not fit into one batch; give {room}"
-        )
+    request = ModelRequest(Indices.of("layer", layer), Indices.of("head", None), special=special)
+    runner = ModelRunner(Checkpoint(snapshot, request, loading))
+    return _report(runner, _batch(runner, texts, target), of_text=not loading.ids)
+
+
+def _report(runner: ModelRunner, sentences: list[EncodedInput], *, of_text: bool) -> Report:
+    """Run the sentences in a batch and in the other ways, and return what is found."""
+    from attncli.analysis.check.invariances import findings_of, invariances
+    from attncli.analysis.check.layers import captured
+
+    checkpoint, lengths = runner.checkpoint, tuple(len(sentence.tokens) for sentence in sentences)
     # Padding after a sentence is hidden from it by a causal mask, and padding before it by nothing else.
     layers = [*captured(runner, sentences, "right"), *captured(runner, sentences, "left")]
     findings = _layer_findings(layers, runner.dtype)
     reported = {(finding.layer, finding.kind) for finding in findings}
     compared = tuple(invariances(runner, sentences))
-    masks: dict[tuple[str, str], list[int]] = {}
-    for number, kind in layers[0]:
-        masks.setdefault((str(runner.implied[number, kind].expression), kind), []).append(number)
     findings += _window_notes({layer: runner.implied[layer].window for layer in layers[0]}, max(lengths))
     findings += findings_of(runner, compared, reported)
-    findings += [] if loading.ids else _tokenizer_notes(runner, sentences[0])
+    findings += _tokenizer_notes(runner, sentences[0]) if of_text else []
     return Report(
         model=checkpoint.name,
         architecture=checkpoint.part.architecture,
         dtype=runner.dtype,
         tokens=lengths,
-        masks=tuple((expression, kind, tuple(layers)) for (expression, kind), layers in masks.items()),
+        masks=layers_by_mask((str(runner.implied[layer].expression), layer) for layer in layers[0]),
         findings=tuple(sorted(findings, key=lambda finding: finding.severity == "note")),
         invariances=compared,
         tower=checkpoint.part.tower,
         notes=tuple(dict.fromkeys(chain(checkpoint.notes, *(sentence.notes for sentence in sentences)))),
     )
+
+
+def _batch(runner: ModelRunner, texts: Sequence[str], target: str | None) -> list[EncodedInput]:
+    """Return the sentences of the batch: the texts and, where nothing would be padded, a built-in one too."""
+    sentences = _with_padding(runner, [runner.read(text, target) for text in texts], target)
+    longest = max(len(sentence.tokens) for sentence in sentences)
+    room = max(_MOST_TOKENS // longest, 2)
+    if len(sentences) > room:
+        raise InputError(f"{len(sentences)} texts of up to {longest} tokens do not fit into one batch; give {room}")
+    return sentences
 
 
 def _with_padding(runner: ModelRunner, sentences: list[EncodedInput], target: str | None) -> list[EncodedInput]:

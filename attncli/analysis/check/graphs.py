@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from attncli.analysis.check.report import Invariance, Report
+from attncli.analysis.check.report import Invariance, Report, layers_by_mask
 from attncli.analysis.steps import Array, difference
 from attncli.attention import noise_floor
 from attncli.checkpoints.options import LoadOptions
@@ -89,15 +89,12 @@ def check_graph(model: str, texts: Sequence[str], *, special: bool, layer: Choic
     (text,) = texts or [built_in_text(resolve(model, LoadOptions(**options)).config)]
     trace = source.trace(text)
     compared, weights = [*compared_runs(source, text, trace)], trace.source.details.get("weights")
-    masks: dict[tuple[str, str], list[int]] = {}
-    for one in trace.layers:
-        masks.setdefault((mask_name(one.stages.mask), one.kind), []).append(one.layer)
     return Report(
         model=source.name,
         architecture=trace.source.architecture or "onnx",
         dtype=weights or trace.source.dtype,
         tokens=(len(trace.key_tokens),),
-        masks=tuple((name, kind, tuple(layers)) for (name, kind), layers in masks.items()),
+        masks=layers_by_mask((mask_name(one.stages.mask), (one.layer, one.kind)) for one in trace.layers),
         findings=tuple(findings_of(compared, weights)),
         invariances=tuple(one.invariance for one in compared),
         notes=(*trace.source.notes, *trace.notes, *[_ENCODER_ALONE] * source.is_encoder_decoder),

@@ -13,7 +13,6 @@ import torch
 
 from attncli.analysis.check.report import Invariance
 from attncli.attention import HALF, noise_floor
-from attncli.engines.torch.batch import padded
 from attncli.engines.torch.expected_masks import implied_masks
 from attncli.engines.torch.load import first_position, set_backend
 from attncli.engines.torch.recorder import PaddedBatch, Span, Sublayer, translate_model_errors
@@ -57,23 +56,24 @@ class ModelRunner:
 
     def read(self, text: str, target: str | None) -> EncodedInput:
         """Return a sentence as the model reads it; without a target, a decoder is given the sentence itself."""
-        return self.checkpoint.read_for_both(text, None, target)
+        has_target = target is not None or not self.checkpoint.is_encoder_decoder
+        return self.checkpoint.encode(text, None, target if has_target else text)
 
     def alone(self, sentence: EncodedInput) -> HiddenStates:
         """Run one sentence."""
-        return self._runs(self.padded([sentence], "right"))[0]
+        return self._runs(self.checkpoint.batched([sentence]))[0]
 
     def alone_in_eager(self, sentence: EncodedInput) -> HiddenStates:
         """Run one sentence in the other one of two `backends`."""
         if len(self.backends) == 1:
             raise NotExposedError(f"it has {self.backends[0]} attention alone")
-        return self._runs(self.padded([sentence], "right"), backend=self.backends[1])[0]
+        return self._runs(self.checkpoint.batched([sentence]), backend=self.backends[1])[0]
 
     def together(self, sentences: Sequence[EncodedInput], side: str) -> list[HiddenStates]:
         """Run a padded batch."""
         if "attention_mask" not in self.checkpoint.parameters:
             raise NotExposedError("it takes no attention mask")
-        return self._runs(self.padded(sentences, side))
+        return self._runs(self.checkpoint.batched(sentences, side))
 
     def with_cache(self, sentence: EncodedInput) -> HiddenStates:
         """Run a sentence with a cache: half of it, all but its last token, that token.
@@ -81,14 +81,14 @@ class ModelRunner:
         The second step has several queries and more keys, which shows a mask that is aligned at the wrong corner.
         """
         half = max(len(sentence.query_tokens) // 2, 1)
-        return self._in_steps(self.padded([sentence], "right"), half, 1)[0]
+        return self._in_steps(self.checkpoint.batched([sentence]), half, 1)[0]
 
     def with_cache_together(self, sentences: Sequence[EncodedInput]) -> list[HiddenStates]:
         """Run a padded batch whose last tokens run one by one with a cache, as in generation.
 
         A decoder alone is padded on its left, so that all sentences end together; else an encoder's text on its right.
         """
-        batch = self.padded(sentences, "right" if self.has_decoder else "left")
+        batch = self.checkpoint.batched(sentences, "right" if self.has_decoder else "left")
         shortest = min(len(sentence.query_tokens) for sentence in sentences)
         return self._in_steps(batch, max(batch.whole.target.stop - max(shortest - 1, 1), 1), 2)
 
@@ -121,11 +121,6 @@ class ModelRunner:
         """Whether some layers are causal: their queries see no later key."""
         ahead = Grid(np.zeros((1, 1), int), 2, 0, 1)  # the first of two positions
         return any(not implied.expression.allowed(ahead)[..., 0, 1].any() for implied in self.implied.values())
-
-    def padded(self, sentences: Sequence[EncodedInput], side: str) -> PaddedBatch:
-        """Return sentences as one batch, padded on a side."""
-        inputs = [sentence.inputs for sentence in sentences]
-        return padded(inputs, self.checkpoint.encoder.padding_id, side, self.checkpoint.takes_positions)
 
     def _runs(self, batch: PaddedBatch, backend: str | None = None, ends: Sequence[int] = ()) -> list[HiddenStates]:
         """Run a batch at once, or with a cache in pieces that end at `ends`, and return the states of each sentence.

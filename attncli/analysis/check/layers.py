@@ -16,6 +16,7 @@ from attncli.files import to_numpy
 from attncli.masks.audit import audit, audit_fills, forbidden_by
 from attncli.masks.comparison import compare
 from attncli.masks.conventions import read_as
+from attncli.masks.expressions import one_plane
 from attncli.masks.files import StoredMask
 from attncli.masks.findings import MOST_CELLS, Finding
 from attncli.masks.mask_grid import MaskGrid, grid_of_expression, grid_rows
@@ -80,7 +81,7 @@ def captured(
     takes_mask = "attention_mask" in checkpoint.parameters
     request = replace(checkpoint.request, keeps_calls=True)
     for batched in [sentences] if takes_mask else [[sentence] for sentence in sentences]:
-        batch = runner.padded(batched, side)
+        batch = checkpoint.batched(batched, side)
         set_backend(model, "eager")
         rows = batch._replace(spans=[batch.whole] * len(batch.spans))
         recorded = record(model, model, rows, request, checkpoint.kinds)
@@ -125,9 +126,7 @@ def _subject(layer: CapturedLayer, columns: slice) -> MaskGrid:
     trace = layer.trace
     rows = np.arange(trace.num_queries)[layer.queries]
     if (values := layer.mask) is None:
-        allowed = trace.mask.rows(list(range(trace.num_heads)), rows)[..., columns]
-        alike = allowed[:1] if (allowed == allowed[:1]).all() else allowed
-        return MaskGrid("mask", alike, 0)
+        return MaskGrid("mask", one_plane(trace.mask_cells[:, rows, columns]), 0)
     shape = len(values), trace.num_queries, trace.num_keys
     values = np.broadcast_to(values[..., : trace.num_keys], shape)[:, rows, columns]
     reading = read_as(values, "attend" if values.dtype == bool else "additive")

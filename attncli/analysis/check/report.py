@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,14 @@ class Invariance:
     def is_skipped(self) -> bool:
         """Whether a graph did not run so, and should; many read no cache."""
         return self.reason is not None and (self.has_failed or self.name != "cache")
+
+
+def layers_by_mask(masks: Iterable[tuple[str, tuple[int, str]]]) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+    """Return each mask and kind of attention with its layers, of the masks of layers and their kinds."""
+    layers: dict[tuple[str, str], list[int]] = {}
+    for mask, (layer, kind) in masks:
+        layers.setdefault((mask, kind), []).append(layer)
+    return tuple((*key, tuple(alike)) for key, alike in layers.items())
 
 
 @dataclass(frozen=True)

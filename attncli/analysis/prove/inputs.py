@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from attncli.analysis.prove.claim import Claim
     from attncli.masks.expressions import Numbers
-    from attncli.recording.call import AttentionCall, MaskArgument
+    from attncli.recording.call import AttentionCall
     from attncli.recording.input_hint import InputHint
     from attncli.recording.rerun import Forward, OutputName, SequenceLayout
 
@@ -96,7 +96,8 @@ class SeenCalls:
         self.shapes.append(call.shape)
         if call.unsupported is None or call.is_mask_read:
             _, _, queries, keys = call.shape
-            shown = np.asarray(together(map(_allowed, call.masks), call.is_causal, call.shape).any(axis=1))
+            planes = (read_as(mask_values(one), one.convention).allowed for one in call.masks)
+            shown = np.asarray(together(planes, call.is_causal, call.shape).any(axis=1))
             shown = np.broadcast_to(shown, (len(shown), queries, keys))
             earlier = self._shown.get((queries, keys), shown)
             if len({len(earlier), len(shown), 1}) < 3:
@@ -121,10 +122,6 @@ class SeenCalls:
         if shown is None or len(shown) not in (1, batch):
             return np.zeros((batch, length, length), bool)
         return np.broadcast_to(shown[..., past:], (batch, length, length))
-
-
-def _allowed(mask: MaskArgument) -> Bool[np.ndarray, "#B #H #Q #K"]:
-    return read_as(mask_values(mask), mask.convention).allowed
 
 
 class InputSequence(NamedTuple):

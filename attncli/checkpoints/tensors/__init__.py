@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attncli.errors import LoadError
+from attncli.files import FLOATS
 from attncli.text import visible
 
 Array = np.ndarray[Any, Any]
-_PRECISIONS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 class Stored(NamedTuple):
@@ -40,7 +40,7 @@ class Store(ABC):
 
     def precision(self, name: str) -> str:
         """Return the type of number whose rounding a tensor has, such as bfloat16 or int4."""
-        return _PRECISIONS.get(self.stored(name).type, "int4")
+        return FLOATS.get(self.stored(name).type, "int4")
 
     def release(self) -> None:  # noqa: B027  most hold nothing
         """Release the memory of tensors that were read; they can be read again."""
@@ -101,8 +101,6 @@ class ComputedStore(Store):
 
 # --- checks of stored weights ------------------------------------------------------------------------------
 
-# Types of plain numbers; F8_E4M3 and I8 are steps of a scale.
-_FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _FIELDS = ("quantization_config", "quantization")  # of a configuration; the second is that of MLX
 # Words in the names of tensors that show their kind: weight_scale_inv, qzeros, weight.absmax, lora_A.
 _WORD = r"(?:^|[._:])(?:{})(?=[._:]|$)"
@@ -156,10 +154,10 @@ def check_types(name: str, store: Store, floating: Iterable[str], head: str) -> 
     """Return the types of stored weights; LoadError for codes (int8, float8) that a cast would hide."""
     bare = {tensor.removeprefix(head) for tensor in floating}
     types = {key: store.stored(key).type for key in store.names if key.removeprefix(head) in bare}
-    if codes := sorted(key for key, kind in types.items() if kind not in _FLOATS):
+    if codes := sorted(key for key, kind in types.items() if kind not in FLOATS):  # F8_E4M3 and I8: steps of a scale
         missing = f"stored as {types[codes[0]]}, and its scale is missing"
         raise LoadError(f"the weights of {visible(name)} {_UNKNOWN} ({_first(codes)}: {missing}); {_ADVICE}")
-    return {_FLOATS[kind] for kind in types.values()}
+    return {FLOATS[kind] for kind in types.values()}
 
 
 def check_unread(

@@ -21,7 +21,7 @@ from attncli.checkpoints.checkpoint_folder import (
 )
 from attncli.checkpoints.tensors import Array, ComputedStore, ComputedTensor, Store, is_in_layer
 from attncli.errors import LoadError
-from attncli.files import to_float32
+from attncli.files import FLOATS, to_float32
 from attncli.text import visible
 
 _LORA_TENSOR = re.compile(r"(.+)\.lora_(A|B)\.weight")
@@ -35,7 +35,6 @@ _SETTINGS = {
 }  # fmt: skip
 # PiSSA, OLoRA, CorDA and LoftQ initialise from the base's weights, and change these.
 _INITS = (None, True, False, "gaussian", "eva", "orthogonal")
-_FLOATS = ("F64", "F32", "F16", "BF16")
 
 _MERGE = (
     "merge it with peft: model = AutoPeftModelForCausalLM.from_pretrained(ADAPTER); model = model.merge_and_unload(); "
@@ -70,7 +69,7 @@ def _tensors(name: str, files: CheckpointFolder) -> Mapping[str, Array]:
         raise LoadError(f"{where}; save it with peft as safetensors, or remove {ADAPTER}")
     file = map_weights(files.path / ADAPTER_WEIGHTS)
     for tensor, kind in sorted(file.types.items()):
-        if kind not in _FLOATS:
+        if kind not in FLOATS:
             raise LoadError(f"the adapter {name} has {visible(tensor)} as {kind}; expected floats")
     return file.mapped
 
@@ -107,7 +106,7 @@ def with_adapter(base: Store, adapter: str, files: CheckpointFolder) -> Store:
             replaced |= {f"{module}.lora_A": a, f"{module}.lora_B": b}
             continue
         stored_type, shape = base.stored(target)
-        if stored_type not in _FLOATS:
+        if stored_type not in FLOATS:
             raise names.misfit(target, f"which its base stores as {stored_type}, quantized")
         if (len(b), a.shape[1]) not in (shape, shape[::-1]):
             raise names.misfit(target, f"by tensors that do not fit the shape {list(shape)} which it has in its base")

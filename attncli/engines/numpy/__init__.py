@@ -8,11 +8,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,10 +23,9 @@ from attncli.encoding.fast_tokenizer import NativeTokenizer, load_tokenizer
 from attncli.engines.numpy.families import model_spec
 from attncli.engines.numpy.forward import Model, TokenIds
 from attncli.engines.numpy.model_spec import ModelWeights
-from attncli.engines.source import PARALLEL_FROM, OpenModel
+from attncli.engines.source import PARALLEL_FROM, ModelRequest, OpenCheckpoint
 from attncli.errors import AttnError, InputError, NotExposedError, UsageError
 from attncli.text import as_list, visible
-from attncli.trace.selection import Indices
 from attncli.trace.trace import Provenance, Trace
 
 if TYPE_CHECKING:
@@ -38,14 +36,13 @@ if TYPE_CHECKING:
     from attncli.engines.predictor import Predictor
     from attncli.masks.expressions import Expression
     from attncli.trace.layer import LayerTrace
-    from attncli.trace.tokens import Tokens
 
 __all__ = ["NativeCheckpoint", "UnsupportedError", "load_alone"]
 
 _log = logging.getLogger(__name__)
 
 
-class NativeCheckpoint(OpenModel):
+class NativeCheckpoint(OpenCheckpoint):
     """A model and its tokenizer, opened once; see `open_source` for the arguments and `Source` for the methods.
 
     Raises:
@@ -57,26 +54,16 @@ class NativeCheckpoint(OpenModel):
     can_batch = True
     parallel_from = PARALLEL_FROM
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        layers: Indices,
-        heads: Indices,
-        *,
-        kind: str | None,
-        mask: str | None,
-        special: bool,
-        options: LoadOptions,
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, request: ModelRequest, options: LoadOptions) -> None:
         _check_options(options)
         config, open_tensors, open_tokenizer = _open(snapshot, options)
         self.name = model = snapshot.name
         spec = model_spec(ConfigReader(config))
-        if kind not in (None, "self"):
+        if (kind := request.kind) not in (None, "self"):
             raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has self attention")
-        self._mask, self.attention_layers = _parse_mask(mask), range(len(spec.layers))
-        self.layers = layers.resolve(len(spec.layers), visible(model))
-        self._heads = heads.resolve(spec.heads.count, f"each layer of {visible(model)}")
+        self.kind, self.mask, self.attention_layers = kind, request.mask, range(len(spec.layers))
+        self.layers = request.layers.resolve(len(spec.layers), visible(model))
+        self._heads = request.heads.resolve(spec.heads.count, f"each layer of {visible(model)}")
         family, last = config["model_type"], max(self.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, family, len(spec.layers), last)
         store = open_tensors()
@@ -90,19 +77,13 @@ class NativeCheckpoint(OpenModel):
         weights.check_readable(expected)
         form = store.form or (" and ".join(sorted(types - {"float32"})) if options.dtype == "auto" else "")
         tokenizer, rows = open_tokenizer(), spec.embedding.tokens.rows
-        encoder = InputEncoder(model, tokenizer, special, spec.positions, options.truncate, rows)
+        encoder = InputEncoder(model, tokenizer, request.special, spec.positions, options.truncate, rows)
         self.encoder = encoder.with_chat(options)
         weights.prepare(spec.read_whole(last))
         details = {"engine": "native", **snapshot.details, **({"weights": form} if form else {})}
         how: dict[str, Any] = {"architecture": family, "layers": len(spec.layers), "details": details, "notes": notes}
         self.source = Provenance("pretrained", model=model, **how)
         _log.info("native engine: float32 on cpu")
-
-    def with_mask(self, mask: str | None) -> Self:
-        """Return the same model under another mask; see `OpenModel.with_mask`."""
-        other = copy(self)
-        other._mask = _parse_mask(mask)
-        return other
 
     def predictor(self) -> Predictor:
         """Return the predictor of next tokens; see `OpenModel.predictor`."""
@@ -120,27 +101,20 @@ class NativeCheckpoint(OpenModel):
         layers, masks = len(spec.layers), [layer.mask for layer in spec.layers]
         return Predictor(self.source, self.encoder, layers, spec.heads.count, partial(cut_logits, self.model), masks)
 
-    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
-        """Return the tokens of a sentence; see `OpenModel.tokens`."""
-        self.check_target(target)
-        tokens = self.encoder.encode(text, pair, None).tokens
-        return tokens, tokens
-
     def forward(self, text: str, pair: str | None = None) -> NativeForward:
         """Return the forward pass of a sentence, without computing it."""
-        return NativeForward(self.model, TokenIds.of(self.encoder.encode(text, pair, None)), self._mask)
+        return NativeForward(self.model, TokenIds.of(self.encode(text, pair)), self.mask)
 
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; see `Source.traces`.
 
         Consecutive sentences are packed (`forward.RaggedBatch`), by their lengths and the model's widths alone.
         """
-        self.check_target(target)
         pack: list[EncodedInput] = []
         tokens = 0
         for text in as_list(texts):
             try:
-                sentence = self.encoder.encode(text, pair, None)
+                sentence = self.encode(text, pair, target)
             except AttnError:
                 yield from self._recorded(pack)
                 raise
@@ -157,7 +131,7 @@ class NativeCheckpoint(OpenModel):
             return
         begun, tokens, failure = perf_counter(), sum(len(item.tokens) for item in pack), None
         try:
-            recorded = self.model.record([*map(TokenIds.of, pack)], self.layers, self._heads, self._mask)
+            recorded = self.model.record([*map(TokenIds.of, pack)], self.layers, self._heads, self.mask)
         except (UnsupportedError, InputError, MemoryError) as error:
             failure = error.with_traceback(None)  # which holds arrays
         if failure is None:
@@ -183,7 +157,7 @@ class NativeCheckpoint(OpenModel):
             raise self._declined("some of its numbers are not finite")
         by_index = {item.layer: item for item in layers}
         tokens, recorded = sentence.tokens, tuple(by_index[index] for index in self.layers)
-        forward = NativeForward(self.model, TokenIds.of(sentence), self._mask)
+        forward = NativeForward(self.model, TokenIds.of(sentence), self.mask)
         text, pair, notes = sentence.text, sentence.pair, sentence.notes
         return Trace(self.source, tokens, tokens, recorded, text, pair, notes=notes, forward=forward)
 
@@ -208,14 +182,6 @@ class NativeForward:
         from attncli.engines.numpy.residual_stream import score_terms
 
         return score_terms(self.model, self.sentence, self.mask, (layer, head), query, keys)
-
-
-def _parse_mask(mask: str | None) -> Expression | None:
-    if mask is None:
-        return None
-    from attncli.masks.parser import parse  # most runs need none, and start sooner
-
-    return parse(mask)
 
 
 def _is_finite(array: np.ndarray[Any, Any]) -> bool:

@@ -166,7 +166,7 @@ def gpt_neox(fields: ConfigReader) -> ModelSpec:
     theta, part = fields.number("rotary_emb_base", 10_000.0), fields.number("rotary_pct", 0.25)
     has_bias = fields.flag("attention_bias", True)
     rope = read_rope(fields, hidden // heads, positions, theta, part)
-    attention = AttentionSpec((hidden // heads) ** -0.5, Atom("causal"), rope)
+    attention = AttentionSpec((hidden // heads) ** -0.5, Atom("causal"), Rope(rope))
     return ModelSpec(
         prefix="gpt_neox.",
         layer="layers.{}.",
@@ -261,7 +261,7 @@ class Decoder(NamedTuple):
             ),
             attention_residual=attention_residual,
             feed_forward_residual=mlp_residual,
-            layers=tuple(AttentionSpec(scale, masks[kind], ropes[kind]) for kind in kinds),
+            layers=tuple(AttentionSpec(scale, masks[kind], Rope(ropes[kind])) for kind in kinds),
             softcap=softcap,
             unembedding=Unembedding(
                 "norm", ("lm_head",), fields.flag("tie_word_embeddings", self.gemma > 0), logit_softcap
@@ -334,14 +334,13 @@ def _ropes_of_gemma3(fields: ConfigReader, width: int, positions: int) -> Ropes:
     }
 
 
-_QWEN2 = Decoder(kinds=_window_from, biases=lambda _: (True, False, False), optional=("head_dim",))
 _DECODERS = {
     "llama": Decoder(
         biases=lambda fields: (*[fields.flag("attention_bias", False)] * 2, fields.flag("mlp_bias", False)),
         optional=("num_key_value_heads", "head_dim"),
     ),
     "mistral": Decoder(kinds=_window_in_all, biases=lambda _: (False, False, False), optional=("head_dim",)),
-    "qwen2": _QWEN2,
+    "qwen2": Decoder(kinds=_window_from, biases=lambda _: (True, False, False), optional=("head_dim",)),
     "qwen3": Decoder(kinds=_window_from, norms_heads=True),
     "gemma": Decoder(gemma=1),
     "gemma2": Decoder(kinds=_window_in_even, gemma=2),

@@ -20,7 +20,7 @@ from attncli import attention
 from attncli.checkpoints.checkpoint_folder import UnsupportedError
 from attncli.engines import cpu
 from attncli.engines.numpy.model_spec import LookupTable, ModelSpec, ModelWeights, Residual, Unembedding
-from attncli.engines.numpy.ops import layer_norm, linear, rotated
+from attncli.engines.numpy.ops import layer_norm, linear
 from attncli.masks.expressions import Atom, Expression, RuleMask
 from attncli.trace.layer import LayerTrace, stages_of
 
@@ -248,8 +248,8 @@ class Layer:
         for group in batch.groups:
             q, k = group.split_heads(query), group.split_heads(key)
             if rope is not None:
-                angles = np.arange(group.tokens, dtype=np.float32)[:, None] * rope
-                q, k = rotated(q, angles), rotated(k, angles)
+                positions = np.arange(group.tokens)
+                q, k = rope.rotate(q, positions), rope.rotate(k, positions)
             groups.append(GroupHeads(group, q, k, group.split_heads(value)))
         return groups
 
@@ -305,8 +305,8 @@ class Layer:
         added = self._project(how.output, rows, width, has_bias=False).reshape(*parts.shape[:-2], width)
         if residual.after is None:
             return added
-        output = self._project(how.output, heads.reshape(len(heads), -1), width, how.output_has_bias)
-        return self.model.centered(added) * self.model.norm_gain(self.name(residual.after), output)
+        gain = self.model.norm_gain(self.name(residual.after), self.project_output(heads))
+        return self.model.centered(added) * gain
 
     def finish(self, x: Hidden, heads: Float[np.ndarray, "T H D"], additions: list[Addition] | None = None) -> Hidden:
         """Return the layer's output, from its input and the outputs of its heads; see `after_attention`."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
     from attncli.checkpoints.tensors import Store
+    from attncli.engines.numpy.ops import Rope
 
 
 Hidden = np.ndarray[Any, np.dtype[np.float32]]
@@ -116,7 +117,7 @@ class AttentionSpec(NamedTuple):
 
     scale: float  # what multiplies q·k
     mask: Atom  # which query may attend to which key
-    rope: Frequencies | None = None  # of the rotation of queries and keys; see `rope`
+    rope: Rope | None = None  # rotates queries and keys
 
 
 class ModelSpec(NamedTuple):

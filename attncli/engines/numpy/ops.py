@@ -88,20 +88,14 @@ def rms_norm(x: Hidden, weight: Float[np.ndarray, " E"], eps: float) -> Hidden:
     return normed
 
 
-def rotated(x: Float[np.ndarray, "H T D"], angles: Float[np.ndarray, "T R"]) -> Float[np.ndarray, "H T D"]:
-    """Rotate queries or keys by their positions (rotary embedding, Su et al. 2021).
-
-    The angles are positions times frequencies. The first 2R dimensions are rotated, dimension i together with i + R, in
-    the layout of GPT-NeoX and later models; the others stay.
-    """
-    return rotated_by(x, np.cos(angles), np.sin(angles))
-
-
 def rotated_by(
     x: Float[np.ndarray, "H T D"], cos: Float[np.ndarray, "T R"], sin: Float[np.ndarray, "T R"],
     is_interleaved: bool = False,
 ) -> Float[np.ndarray, "H T D"]:  # fmt: skip
-    """Rotate queries or keys by the cosines and sines of angles; interleaved, 2i and 2i + 1 are a pair."""
+    """Rotate the first 2R dimensions of queries or keys by the cosines and sines of angles.
+
+    Dimensions i and i + R are a pair, in the layout of GPT-NeoX and later models; interleaved, 2i and 2i + 1 are.
+    """
     half = cos.shape[-1]
     width = 2 * half
     pairs = (slice(0, width, 2), slice(1, width, 2)) if is_interleaved else (slice(half), slice(half, width))
@@ -113,17 +107,18 @@ def rotated_by(
 
 
 class Rope(NamedTuple):
-    """Rotation of queries and keys."""
+    """Rotation of queries and keys by their positions (rotary embedding, Su et al. 2021)."""
 
     frequencies: Float[np.ndarray, " R"]  # radians that a position adds, for each pair of dimensions
-    is_interleaved: bool = False  # whether dimensions 2i and 2i + 1 are a pair, not i and i + R
+    is_interleaved: bool = False  # see `rotated_by`
     magnitude: float = 1.0  # factor of rotated dimensions (YaRN)
 
     def rotate(self, x: Float[np.ndarray, "H T D"], positions: Num[np.ndarray, " T"]) -> Float[np.ndarray, "H T D"]:
         """Return queries or keys, rotated by their positions."""
         angles, width = positions.astype(np.float32)[:, None] * self.frequencies, 2 * len(self.frequencies)
         x = rotated_by(x, np.cos(angles), np.sin(angles), self.is_interleaved)
-        x[..., :width] *= np.float32(self.magnitude)
+        if self.magnitude != 1:
+            x[..., :width] *= np.float32(self.magnitude)
         return x
 
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from attncli.engines.numpy.forward import Addition, Layer, Model, RaggedBatch, TokenIds, computing
-from attncli.engines.numpy.ops import rotated
 from attncli.masks.expressions import Expression
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class Reads:
         name, norm = (how.key, how.key_norm) if is_key else (how.query, how.query_norm)
         d = vectors * np.float32(attention.scale)
         if attention.rope is not None:  # turned back from the position: R(i)q · R(j)k = R(−j)R(i)q · k
-            d = rotated(d[None], -self._positions[:, None].astype(np.float32) * attention.rope)[0]
+            d = attention.rope.rotate(d[None], -self._positions)[0]
         if norm:
             normed = x if before is None else model.normalize(layer.name(before), x)
             raw = model.project(layer.name(name), normed, count * width, how.has_bias)

@@ -18,7 +18,7 @@ from attncli.engines.onnx.graph import Graph
 from attncli.engines.onnx.patterns import GraphAttention, written_attention
 from attncli.errors import InputError, LoadError, NotExposedError
 from attncli.masks.expressions import smallest
-from attncli.trace.layer import LayerTrace, Proof, max_abs_diff, stages_of, without_copies
+from attncli.trace.layer import LayerTrace, proof_of, without_copies
 from attncli.trace.selection import Indices
 
 
@@ -81,20 +81,16 @@ def _sublayers(graph: Graph, kind: str | None) -> list[GraphAttention]:
 def _layer(attention: GraphAttention, outputs: Mapping[str, Any], heads: Indices) -> LayerTrace:
     """Return a layer of the tensors of a graph, with weights·V held against the graph's own output."""
     read = attention.read({role: outputs[name] for role, name in attention.tensors.items()})
-    (k, v), output, count = without_copies(read.k, read.v), read.output, len(read.output)
-    mask = smallest(read.allowed[:1] if (read.allowed == read.allowed[:1]).all() else read.allowed, count)
+    (k, v), count = without_copies(read.k, read.v), len(read.output)
     layer = LayerTrace(
-        attention.layer, attention.kind, read.q, k, v, read.scale, mask,
+        attention.layer, attention.kind, read.q, k, v, read.scale, smallest(read.allowed, count),
         heads.resolve(count, f"layer {attention.layer}"), bias=read.bias, softcap=read.softcap, sinks=read.sinks,
         recorded_scores=read.scores, recorded_weights=read.weights,
     )  # fmt: skip
     # The weights are the graph's; those of q, k and the mask are compared, where these are known for every query.
     is_derived = read.scores is None and read.allowed.any(axis=-1).all()
     compared = replace(layer, recorded_weights=None) if is_derived else layer
-    stages = stages_of(compared, range(count), np.arange(output.shape[1]))
-    worst = max(max_abs_diff(each.output, output[list(each.heads)][:, each.queries]) for each in stages)
-    largest = max(float(np.nanmax(np.abs(v), initial=1.0)), 1.0)
-    layer = replace(layer, proof=Proof(worst, "the output of the graph's own attention", magnitude=largest))
+    layer = replace(layer, proof=proof_of(compared, read.output, "the output of the graph's own attention"))
     if is_derived and not layer.is_proven(outputs[attention.tensors["output"]].dtype.name):
         raise NotExposedError(f"layer {layer.layer} attends otherwise than attn reads it; export it without optimizers")
     return layer

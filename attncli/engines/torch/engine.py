@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from inspect import Parameter, signature
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 from attncli.checkpoints.options import LoadOptions
 from attncli.checkpoints.snapshot import Snapshot
@@ -16,23 +15,21 @@ from attncli.encoding import auto_tokenizer
 from attncli.encoding.chat import open_chat
 from attncli.encoding.encode import EncodedInput, InputEncoder
 from attncli.engines.predictor import Predictor
-from attncli.engines.source import ON_REQUEST, OpenModel
+from attncli.engines.source import ON_REQUEST, ModelRequest, OpenCheckpoint
 from attncli.engines.torch import batch, load
 from attncli.engines.torch.configuration import attention_layers, head_count, instead, layer_count, other_layers
 from attncli.engines.torch.predictor import CutRuns, check_causal, check_no_future, continued
 from attncli.engines.torch.recorder import PaddedBatch, RecordRequest, record
 from attncli.engines.torch.text_model import TextModel, find_text_model
 from attncli.errors import AttnError, LoadError, NotExposedError, UsageError
-from attncli.masks.parser import parse
+from attncli.masks.expressions import Expression
 from attncli.text import as_list, visible
-from attncli.trace.selection import Indices
-from attncli.trace.tokens import Tokens
 from attncli.trace.trace import Provenance, Trace
 
 _log = logging.getLogger(__name__)
 
 
-class Checkpoint(OpenModel):
+class Checkpoint(OpenCheckpoint):
     """A model and its tokenizer, loaded once; see `open_source` for the options and `source.Source` for the methods.
 
     Raises:
@@ -45,20 +42,9 @@ class Checkpoint(OpenModel):
     reads: Mapping[str, str] = {}  # other inputs than text, for the source of a trace
     parallel_from = ON_REQUEST
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        layers: Indices,
-        heads: Indices,
-        *,
-        kind: str | None,
-        mask: str | None,
-        special: bool,
-        options: LoadOptions,
-        generate: int = 0,
-    ) -> None:
-        expression = None if mask is None else parse(mask)
-        if generate and expression is not None:
+    def __init__(self, snapshot: Snapshot, request: ModelRequest, options: LoadOptions) -> None:
+        self.kind, generate = request.kind, request.generate
+        if generate and request.mask is not None:
             raise UsageError("--generate uses the model's own mask; drop --mask")
         # All checks of the configuration come before the weights are read.
         self.snapshot, self.part = snapshot, self.find_part(snapshot, options)
@@ -68,20 +54,22 @@ class Checkpoint(OpenModel):
             check_causal(model, self.part)
         self.is_encoder_decoder = config.is_encoder_decoder
         self.kinds = ("encoder", "decoder", "cross") if self.is_encoder_decoder else ("self",)
-        if kind not in (None, *self.kinds):
-            raise UsageError(f"--kind {visible(str(kind))}: {visible(model)} has {', '.join(self.kinds)} attention")
+        if self.kind not in (None, *self.kinds):
+            has = f"{visible(model)} has {', '.join(self.kinds)} attention"
+            raise UsageError(f"--kind {visible(str(self.kind))}: {has}")
         self.num_layers = layer_count(config)
-        self.request = RecordRequest(layers.resolve(self.num_layers, visible(model)), kind, heads, expression)
+        layers = request.layers.resolve(self.num_layers, visible(model))
+        self.request = RecordRequest(layers, self.kind, request.heads, request.mask)
         self.attention_layers, self.other_layers = attention_layers(config), other_layers(config)
         missing = {index: self.other_layers[index] for index in self.request.layers if index in self.other_layers}
         if len(missing) == len(self.request.layers):
             kinds, listed = ", ".join(dict.fromkeys(missing.values())), ", ".join(map(str, self.attention_layers))
             there = f"layers of {visible(model)} with attention: {listed or 'none'}"
             raise NotExposedError(f"the layers asked for have no softmax attention but {kinds}; {there}")
-        heads.resolve(head_count(config), f"each layer of {visible(model)}")
+        request.heads.resolve(head_count(config), f"each layer of {visible(model)}")
         what, last = self.part.architecture, max(self.request.layers)
         _log.info("%s: %s of %d layers; layer %d is the last to run", model, what, self.num_layers, last)
-        reader = self.open_reader(special, asks=generate > 0)
+        reader = self.open_reader(request.special, asks=generate > 0)
         self.whole, of_weights, self._form = load.load_model(snapshot, self.part, options, self.request, generate > 0)
         text_part = self.whole.get_submodule(self.part.path)
         self.model = text_part.base_model if generate else text_part
@@ -109,16 +97,15 @@ class Checkpoint(OpenModel):
 
         return with_limits
 
-    def batched(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
-        """Return sentences as a batch for the model."""
+    def batched(self, sentences: Sequence[EncodedInput], side: str = "right") -> PaddedBatch:
+        """Return sentences as a batch for the model, padded on a side."""
         inputs = [sentence.inputs for sentence in sentences]
-        return batch.padded(inputs, self.encoder.padding_id, "right", self.takes_positions)
+        return batch.padded(inputs, self.encoder.padding_id, side, self.takes_positions)
 
-    def with_mask(self, mask: str | None) -> Checkpoint:
+    def with_mask(self, mask: Expression | None) -> Self:
         """Return the same model under another mask, writing no tokens; see `OpenModel.with_mask`."""
-        other = copy(self)
-        other._generate = 0
-        other.request = replace(self.request, mask=None if mask is None else parse(mask))
+        other = super().with_mask(mask)
+        other._generate, other.request = 0, replace(self.request, mask=mask)
         return other
 
     def predictor(self) -> Predictor:
@@ -139,22 +126,6 @@ class Checkpoint(OpenModel):
         """Whether the model takes the positions of its tokens, and infers none from the padding, as RoBERTa does."""
         return "position_ids" in self.parameters and not load.first_position(self.model)
 
-    def tokens(self, text: str, pair: str | None = None, target: str | None = None) -> tuple[Tokens, Tokens]:
-        """Return the tokens of a sentence's queries and keys; see `attncli.engines.source.OpenModel.tokens`."""
-        sentence = self._encode(text, pair, target)
-        return sentence.query_tokens, sentence.tokens
-
-    def read_for_both(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
-        """Encode a sentence for the model; a decoder without a target reads the sentence itself."""
-        return self._encode(text, pair, text if self.is_encoder_decoder and target is None else target)
-
-    def _encode(self, text: str, pair: str | None, target: str | None) -> EncodedInput:
-        """Encode a sentence; UsageError for a target that the model has no decoder for, or a missing one."""
-        self.check_target(target)
-        if self.is_encoder_decoder and target is None and self.request.kind in ("decoder", "cross"):
-            raise UsageError(f"--kind {self.request.kind} needs --target, the text of the decoder")
-        return self.encoder.encode(text, pair, target)
-
     def traces(self, texts: Sequence[str], pair: str | None = None, target: str | None = None) -> Iterator[Trace]:
         """Yield the attention of each sentence, in order; sentences of one length run together; see `Source.traces`.
 
@@ -169,7 +140,7 @@ class Checkpoint(OpenModel):
         failure = None
         try:
             for text in texts:
-                sentence = self._encode(text, pair, target)
+                sentence = self.encode(text, pair, target)
                 if self._generate:
                     sentence = continued(self.whole, self.model, self.encoder, sentence, self._generate)
                 sentences.append(sentence)

@@ -24,6 +24,8 @@ from attncli.checkpoints.snapshot import Snapshot
 from attncli.encoding.auto_tokenizer import hub_arguments
 from attncli.encoding.encode import EncodedInput, InputEncoder, tokens_of
 from attncli.encoding.pictures import OpenPicture, PicturedText, open_picture
+from attncli.encoding.pixels import BEFORE, names_before, read_alone
+from attncli.engines.source import ModelRequest
 from attncli.engines.torch.engine import Checkpoint
 from attncli.engines.torch.recorder import PaddedBatch, Span
 from attncli.engines.torch.text_model import TextModel, find_tower, read_configuration
@@ -99,18 +101,9 @@ def _box_of(pixels: np.ndarray[Any, Any], width: int, height: int) -> Box:
 
 # --- vision towers ---
 
-# Names of the positions before registers and patches, by the model type of a vision tower.
-_BEFORE = {
-    **dict.fromkeys(("beit", "clip_vision_model", "dinov2", "dinov2_with_registers", "dinov3_vit"), ("[CLS]",)),
-    **dict.fromkeys(("internvl_vision", "vit"), ("[CLS]",)),
-    **dict.fromkeys(("idefics3_vision", "siglip_vision_model", "smolvlm_vision"), ()),
-    "deit": ("[CLS]", "[DISTILL]"),
-}
-
 
 def _before(config: Any) -> tuple[str, ...]:
-    registers = range(getattr(config, "num_register_tokens", 0))
-    return *_BEFORE.get(config.model_type, ()), *(f"[REG{number}]" for number in registers)
+    return names_before(config.model_type, getattr(config, "num_register_tokens", 0))
 
 
 class VisionCheckpoint(Checkpoint):
@@ -121,8 +114,8 @@ class VisionCheckpoint(Checkpoint):
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
         """Return the vision tower; NotExposedError if attn knows none."""
         config = read_configuration(snapshot, options)
-        inner = config if config.model_type in _BEFORE else getattr(config, "vision_config", config)
-        if inner.model_type not in _BEFORE:
+        inner = config if config.model_type in BEFORE else getattr(config, "vision_config", config)
+        if inner.model_type not in BEFORE:
             raise NotExposedError(
                 f"{visible(snapshot.model_name)} has no vision transformer that attn knows, but "
                 f"{visible(str(inner.model_type))}; record it with attn run --save, and open that with --grid"
@@ -136,7 +129,7 @@ class VisionCheckpoint(Checkpoint):
         looking = partial(_read_alone, _image_processor(self.snapshot, self.options), self.part.config)
         return lambda model: InputEncoder(self.name, None, special, None, truncate=False, looking=looking)
 
-    def batched(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
+    def batched(self, sentences: Sequence[EncodedInput], side: str = "right") -> PaddedBatch:
         """Return the one picture that runs; see `Checkpoint`."""
         (sentence,) = sentences
         span = Span(*[slice(0, len(sentence.tokens))] * 2)
@@ -154,24 +147,12 @@ def _read_alone(processor: Any, config: Any, text: str, encoder: InputEncoder) -
         if len(grids) > 1:
             notes += (f"{text}: the model reads {len(grids)} tiles apart; this is tile {number}",)
         grid = replace(grids[number], start=len(before), is_overview=False)
-        tensors = {"pixel_values": _tiles(outputs)[number : number + 1]}
-    labels = [*before, *(f"r{row}c{column}" for row, column in np.ndindex(grid.rows, grid.columns))]
-    tokens = Tokens(Token(index, index, label, None, None, index < len(before)) for index, label in enumerate(labels))
-    inputs, picture_inputs = {"input_ids": tokens.ids}, ((opened.picture,), (grid,), tensors)
-    return EncodedInput(opened.picture.name, None, None, tokens, tokens, inputs, notes, 0, *picture_inputs)
+        return read_alone(opened, before, grid, _tiles(outputs)[number : number + 1], notes)
 
 
 # --- models that read both ---
 
 _MIXED = "a cell is where a token came from: the vision tower has mixed all cells before"
-
-
-def _one(config: Any) -> int:
-    return 1
-
-
-def _of_qwen(config: Any) -> int:
-    return int(config.vision_config.spatial_merge_size)
 
 
 def _of_gemma3(config: Any) -> int:
@@ -185,9 +166,12 @@ _FAMILIES: dict[str, tuple[Callable[[Any], int], str]] = {
     "gemma3": (_of_gemma3, "{token}"),
     **dict.fromkeys(("idefics3", "smolvlm"), (lambda config: int(config.scale_factor), "{token}")),
     "internvl": (lambda config: round(1 / config.downsample_ratio), "{token}\n"),
-    **dict.fromkeys(("llava", "llava_next"), (_one, "{token}\n")),
-    "paligemma": (_one, "{token}"),
-    **dict.fromkeys(("qwen2_5_vl", "qwen2_vl", "qwen3_vl"), (_of_qwen, "<|vision_start|>{token}<|vision_end|>")),
+    **dict.fromkeys(("llava", "llava_next"), (lambda _: 1, "{token}\n")),
+    "paligemma": (lambda _: 1, "{token}"),
+    **dict.fromkeys(
+        ("qwen2_5_vl", "qwen2_vl", "qwen3_vl"),
+        (lambda config: int(config.vision_config.spatial_merge_size), "<|vision_start|>{token}<|vision_end|>"),
+    ),
 }
 
 _Run = tuple[ImageGrid, int]  # a grid among consecutive image tokens, by its positions in them, and their number
@@ -231,9 +215,9 @@ class PicturedCheckpoint(Checkpoint):
     reads: Mapping[str, str] = {"reads": "text and pictures"}
     processor: Any  # of pictures and text
 
-    def __init__(self, *arguments: Any, image: Sequence[str], **options: Any) -> None:
+    def __init__(self, snapshot: Snapshot, request: ModelRequest, options: LoadOptions, image: Sequence[str]) -> None:
         self._image = image  # the files of the pictures of every text; without any, each text may name its own
-        super().__init__(*arguments, **options)
+        super().__init__(snapshot, request, options)
 
     def find_part(self, snapshot: Snapshot, options: LoadOptions) -> TextModel:
         """Return the language model, with everything around it, which runs too; NotExposedError if it sees nothing."""
@@ -257,9 +241,9 @@ class PicturedCheckpoint(Checkpoint):
 
         return with_pictures
 
-    def batched(self, sentences: Sequence[EncodedInput]) -> PaddedBatch:
+    def batched(self, sentences: Sequence[EncodedInput], side: str = "right") -> PaddedBatch:
         """Return one sentence with its pictures; see `Checkpoint`."""
-        together = super().batched(sentences)
+        together = super().batched(sentences, side)
         (sentence,) = sentences
         return together._replace(inputs={**together.inputs, **sentence.tensors})
 

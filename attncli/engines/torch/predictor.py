@@ -23,7 +23,7 @@ from attncli.errors import InputError, NotExposedError
 from attncli.files import to_numpy
 from attncli.text import visible
 from attncli.trace.layer import LayerTrace
-from attncli.trace.tokens import Token, decode_pieces
+from attncli.trace.tokens import decode_pieces
 
 _PROJECTIONS = ("o_proj", "c_proj", "out_proj", "dense", "wo")  # names of output projections
 
@@ -137,14 +137,7 @@ def continued(model: Any, base: Any, encoder: InputEncoder, sentence: EncodedInp
     tensors = {key: tensor.to(model.device) for key, tensor in tensors.items()}
     with translate_model_errors(f"{length} tokens", f"{visible(name)} does not write text"):
         ids = model.generate(**tensors)[0, length:].tolist()
-    pieces = encoder.tokenizer.convert_ids_to_tokens(ids)
-    segment, special = sentence.tokens[-1].segment, encoder.special_ids
-    added = [
-        # Vocabularies may have more rows than names.
-        Token(length + index, id_, f"<id {id_}>" if piece is None else piece, None, None, id_ in special, segment)
-        for index, (id_, piece) in enumerate(zip(ids, pieces, strict=True))
-    ]
-    notes = sentence.notes
+    added, notes = encoder.tokens_of_ids(ids, length, sentence.tokens[-1].segment), sentence.notes
     if len(added) < count:
         notes += (f"the model ended the text with '{added[-1].label}', token {len(added)} of {count}",)
     inputs = {

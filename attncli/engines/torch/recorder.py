@@ -245,8 +245,7 @@ def _with_shared_keys(call: AttentionCall, groups: int) -> AttentionCall:
 
 def _following(layer: LayerTrace, mask: Expression) -> LayerTrace:
     """Return a layer with the mask of `--mask`; NotExposedError where the model did not apply it."""
-    expected, every = RuleMask(mask, layer.num_queries, layer.num_keys, layer.num_heads), list(range(layer.num_heads))
-    rows = np.arange(layer.num_queries)
-    if (expected.rows(every, rows) != layer.mask.rows(every, rows)).any():
+    expected = replace(layer, mask=RuleMask(mask, layer.num_queries, layer.num_keys, layer.num_heads))
+    if (expected.mask_cells != layer.mask_cells).any():
         raise NotExposedError(f"layer {layer.layer} does not follow --mask; drop it")
-    return replace(layer, mask=expected)
+    return expected
