@@ -39,7 +39,7 @@ _COMPILED = (
 )
 _CELLS = 2**18  # of a call, whose weights are measured; of a larger one, some rows
 _MOST, _ROWS = 32, 8  # every how many rows at most; and how many at least
-_BLOCK = 2**19  # cells whose scores are held at a time
+_BLOCK = 2**20  # cells whose scores are held at a time
 
 
 class StepMeter:
