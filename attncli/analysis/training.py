@@ -78,8 +78,8 @@ class HeadHistory:
 
     def __init__(self, columns: Sequence[str] = COLUMNS, rules: Sequence[WarningRule] = ()) -> None:
         self.columns, self.measured, self._rules = tuple(columns), 0, (_NAN, *rules)  # and how many steps were added
-        self.names: dict[str, None] = {}  # of the heads, such as L0H3
-        self.steps: dict[int, dict[str, Float[np.ndarray, " C"]]] = {}  # that are held, with the columns of each head
+        self.names: dict[str, int] = {}  # of the heads, such as L0H3, with their places
+        self.steps: dict[int, Float[np.ndarray, "C N"]] = {}  # that are held, of the heads that there were
         self.warnings: list[str] = []  # in the order in which they came
         self._states: dict[tuple[WarningRule, int], Int[np.ndarray, " H"]] = {}  # 1 may be warned of, 2 was
 
@@ -87,8 +87,9 @@ class HeadHistory:
         """Add the numbers `[N, C]` of heads in a step; None is NaN."""
         if len(self.steps) >= _MOST_STEPS:
             self.steps = dict([*self.steps.items()][::2])
-        self.steps[step] = dict(zip(names, np.array(values, np.float32), strict=True))
-        self.names |= dict.fromkeys(names)
+        places = [self.names.setdefault(name, len(self.names)) for name in names]
+        self.steps[step] = np.full((len(self.columns), len(self.names)), np.nan, np.float32)
+        self.steps[step][:, places] = np.array(values, np.float32).T
         self.measured += 1
 
     def add_layers(self, step: int, layers: Sequence[LayerMetrics]) -> list[str]:
@@ -106,8 +107,10 @@ class HeadHistory:
 
     def over_time(self, column: str) -> Float[np.ndarray, "N S"]:
         """Return a column of all heads in the steps that are held; NaN is one that ran in none."""
-        at, absent = self.columns.index(column), np.full(len(self.columns), np.nan)
-        return np.array([[step.get(name, absent)[at] for step in self.steps.values()] for name in self.names])
+        found = np.full((len(self.names), len(self.steps)), np.nan)
+        for at, values in enumerate(self.steps.values()):
+            found[: values.shape[1], at] = values[self.columns.index(column)]
+        return found
 
     def movement(self, column: str) -> Float[np.ndarray, " N"]:
         """Return how far each head went, as a share of the largest number, or of 1 if that is more."""

@@ -67,7 +67,7 @@ class TrainingRun:
             where = f"cannot write {visible(str(self._output.output))}: {error.strerror or error}"
             self._stderr.note(f"{where}; the table ends before step {step}")
         if self._stderr.has_live_stderr():  # in the title, as lines of the screen are the program's
-            scores, entropies, *_ = np.transpose([*self._history.steps[step].values()])
+            scores, entropies, *_ = self._history.steps[step]
             worst = f"max_score {np.fmax.reduce(scores):.2f} · entropy {np.fmin.reduce(entropies):.2f}"
             Console(stderr=True).set_window_title(f"step {step:,} · {worst}")
 
