@@ -112,7 +112,8 @@ class StepMeter:
         if call.weights is None and (call.q is None or call.k is None or call.scale is None or call.unsupported):
             self._notes.add(f"{call.place} is not measured: {call.unsupported or 'its weights are not known'}")
             return
-        batch, heads, queries, keys = call.shape
+        _, heads, queries, keys = call.shape
+        batch = max(len(each) for each in (call.q, call.k, call.weights) if each is not None)  # one may be of all
         stride = max(min(-(-batch * heads * keys * queries // _CELLS), _MOST, queries // _ROWS), 1)
         self.stride = max(self.stride, stride)
         key, size = (owner, self._runs[run], heads), max(_BLOCK // (heads * queries * keys), 1)
@@ -236,9 +237,10 @@ def _masked_scores(
     if call.weights is not None:
         return torch.full_like(_rows(call.weights, batch, rows), -torch.inf), allowed  # which are not known
     q, k, scale = cast(Any, (call.q, call.k, call.scale))  # which are known
-    q, stop = _rows(q, batch, rows) * scale, rows.stop if call.is_causal else len(keys)
+    k = _rows(k, batch, range(rows.stop if call.is_causal else len(keys)))
+    q, stop = _rows(q, batch, rows) * scale, k.shape[2]
     grouped = q.reshape(len(q), k.shape[1], -1, q.shape[-1])  # the queries of all heads that share keys
-    scores = (grouped @ k.detach()[batch, :, :stop].mT.to(q)).reshape(len(q), call.shape[1], len(at), -1)
+    scores = (grouped @ k.mT).reshape(-1, call.shape[1], len(at), stop)
     for bias in biases:
         scores += bias[..., :stop]
     scores = scores if call.softcap is None else call.softcap * (scores / call.softcap).tanh()

@@ -441,7 +441,7 @@ BIAS = torch.linspace(-1, 1, 2 * 3 * 36).view(2, 3, 6, 6)
 def attend(kind: str, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     """Attend in one of the ways that programs do; return the output, `[B, Q, K]` of what is allowed, and a bias."""
     full, words = torch.ones(2, 6, 6, dtype=torch.bool), WORD[:, None].expand(2, 6, 6)
-    if kind == "causal":
+    if kind in ("causal", "one query", "one key"):
         return F.scaled_dot_product_attention(q, k, k, is_causal=True), full & CAUSAL, None
     if kind == "padded":
         mask = words & CAUSAL
@@ -459,10 +459,12 @@ def attend(kind: str, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor | No
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("kind", ["causal", "padded", "added", "cross", "flex", "written"])
-def test_numbers_are_those_of_plain_loops(kind: str) -> None:
+@pytest.mark.parametrize("block", [100, 2**20])
+@pytest.mark.parametrize("kind", ["causal", "padded", "added", "cross", "flex", "written", "one query", "one key"])
+def test_numbers_are_those_of_plain_loops(kind: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_BLOCK", block)
     torch.manual_seed(1)
-    q, k = (nn.Parameter(2 * torch.randn(2, 3, 6, 4)) for _ in "qk")
+    q, k = (nn.Parameter(2 * torch.randn(1 if kind == one else 2, 3, 6, 4)) for one in ("one query", "one key"))
     facts = list[Any]()
 
     def attends() -> Tensor:
@@ -472,6 +474,7 @@ def test_numbers_are_those_of_plain_loops(kind: str) -> None:
 
     (layer,) = one_step(attends, q, k).steps[1]
     (allowed, added), is_self = facts, kind != "cross"
+    q, k = q.expand(2, -1, -1, -1), k.expand(2, -1, -1, -1)
     expected = [*by_hand(q[:, :, :4] if kind == "cross" else q, k, 0.5, allowed, added, is_self)]
     np.testing.assert_allclose(layer.values[: len(METRICS)].T, expected, rtol=1e-5, atol=1e-6)
 
