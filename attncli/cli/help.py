@@ -83,7 +83,7 @@ def commands_of(context: typer.Context) -> Iterator[typer.Context]:
 
 
 def print_help(context: typer.Context, is_whole: bool = False, code: int = ExitCode.OK) -> NoReturn:
-    """Print the help of a command, whose lines are no longer than is good to read, in a pipe too, and end there."""
+    """Print the help of a command in lines of a readable width, in a pipe too, and exit."""
     with Environment().output(None) as stream:
         width = min(measured_size(stream)[0], PAGE_WIDTH)
         Terminal(stream, width=width).show(_drawn(page_of(context, is_whole), width))

@@ -6,7 +6,7 @@ from textual.binding import Binding
 
 
 def _key(keys: str, action: str, shown: str, short: str, meaning: str, in_footer: bool = True) -> Binding:
-    """Bind keys to an action; while a line is edited with one of them, it edits.
+    """Bind keys to an action of the explorer; a text that is being edited takes its own keys first.
 
     The footer shows the key and a word, the help its meaning.
     """

@@ -55,7 +55,7 @@ class StepMeter:
         self._begin_step(is_recorded=False)
 
     def _begin_step(self, is_recorded: bool) -> None:
-        """Forget the calls before: of the last step, or without autograd, as an evaluation has none."""
+        """Forget the calls of the last step, or those of an evaluation, which ran without autograd."""
         self._is_recorded, self._is_due = is_recorded, self.steps == 0 or (self.steps + 1) % self._every == 0
         self._runs = Counter[tuple[int | CallSite, int]]()  # calls in each run of a module
         self._sums = dict[_Layer, tuple[CallSite, Tensor, Tensor]]()  # over all calls, and the largest scores
@@ -79,7 +79,7 @@ class StepMeter:
             self._watch.enter_context(watching(self._take, notes=self._notes, on_end=self._ended))
 
     def _compile(self, compiler: Callable[..., Any], model: Any = None, **options: Any) -> Any:
-        """Compile, and end the measuring: for a module now, for a function when it runs, as few of libraries do."""
+        """Compile a module or a function, and end the measuring; libraries compile functions that never run."""
         compiled, ending = compiler(model, **options), self._ending()
         backend = getattr(options.get("backend"), "__name__", options.get("backend"))
         if model is None or backend == "eager" or os.environ.get("TORCH_COMPILE_DISABLE") == "1":  # flex has eager
@@ -91,7 +91,7 @@ class StepMeter:
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
-        """End the measuring: an eager step in the place of a compiled one has other bits."""
+        """End the measuring, as code that torch.compile compiled has other bits when it runs eagerly."""
         self._notes.add(_COMPILED.format(self.steps + 1))
         self._counting.close()
         yield
@@ -139,7 +139,7 @@ class StepMeter:
             self._end_step()
 
     def _optimizer_stepped(self, optimizer: Optimizer) -> None:
-        """End a step with that of the optimizer that made most; those that share a model with it make as many."""
+        """Count a step of an optimizer; a step of training ends when the optimizer with the most steps makes one."""
         if os.getpid() != self._process:
             return
         with self._notes.of_faults("a step of training was not counted"):
@@ -165,7 +165,7 @@ class StepMeter:
 
 
 def _sampled(queries: int, stride: int) -> list[int]:
-    """Return a query row of each stride, at places without a period: programs have periods of their own."""
+    """Return a query row of each stride, at distances without a period, as packed texts and pictures have one."""
     golden = (5**0.5 - 1) / 2
     return [int((number + (number * golden + 0.5) % 1) * stride) for number in range(queries // stride)]
 

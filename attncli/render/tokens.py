@@ -57,7 +57,7 @@ def _table(tokenization: Tokenization, palette: Palette, width: int | None) -> B
 
 
 def _columns(tokenization: Tokenization, longest: int) -> Iterator[Column]:
-    """Yield the columns; those in which no token has something to say are left out."""
+    """Yield the columns that have a value for some token."""
     shown = tokenization.tokens
     styles = [BOLD if tokenization.is_unknown(token) else DIM if token.special else None for token in shown]
     fitted, column = partial(shortened, width=longest), partial(Column, style=styles)

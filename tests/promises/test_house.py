@@ -21,12 +21,12 @@ PACKAGES = {
     "explore": 1154,
     "formats": 2287,
     "masks": 2401,
-    "recording": 4392,
+    "recording": 4394,
     "render": 5891,
     "trace": 2308,
 }
 TOP = 875  # the modules that stand in no package
-TESTS = 34112
+TESTS = 34115
 PAGE = 1142  # lines of HTML, CSS and JavaScript
 RIDDLES = 0
 
