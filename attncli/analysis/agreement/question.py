@@ -84,7 +84,7 @@ class LayerQuestion:
         return rows, {name: array[..., rows, :] if name in OF_QUERIES else array for name, array in arrays}
 
     def distance(self, steps: LayerSteps) -> float:
-        """Return the lower quartile of the difference with other steps over some tokens, as masks mostly differ at late ones."""
+        """Return the lower quartile of the difference with other steps over some tokens: masks differ at late ones."""
         (rows, written), name = self._some, self.parted
         made = steps.of_queries(rows).run(written, name)[name]
         following = self.following if name == "next" else None
